@@ -1,0 +1,112 @@
+"""Which replay designs a sweep compares: the grid, smaller batches, and the predictions."""
+
+from dataclasses import dataclass
+
+from sim.buffer import MAX_CAPACITY
+from sim.settings import SweepConfig
+from theory import optimal_design
+
+SMALLER_BATCHES = (2, 4, 8)
+
+
+@dataclass(frozen=True)
+class Design:
+    """One way to use the buffer: batch, new rollouts, capacity, and how batches are drawn."""
+
+    batch_size: int
+    rollouts_per_update: int
+    buffer_size: int
+    draw: str
+    start: str
+
+    @property
+    def replay_ratio(self) -> float:
+        """y = B/R."""
+        return self.batch_size / self.rollouts_per_update
+
+    @property
+    def staleness_horizon(self) -> float:
+        """x = N/R, in updates."""
+        return self.buffer_size / self.rollouts_per_update
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Every design of a sweep, by its role; predicted has one design and verdict a cost ratio."""
+
+    on_policy: Design
+    grid: tuple[Design, ...]
+    smaller: tuple[Design, ...]
+    predicted: tuple[tuple[float, Design, str, float], ...]
+
+    @property
+    def designs(self) -> tuple[Design, ...]:
+        """All designs, each once."""
+        extra = tuple(design for _, design, _, _ in self.predicted)
+        return tuple(dict.fromkeys((self.on_policy, *self.grid, *self.smaller, *extra)))
+
+
+def whole(value: float, what: str, unit: int) -> int:
+    """Return value as an integer, or raise ValueError if it is not a positive multiple of unit."""
+    nearest = round(value)
+    if nearest < 1 or abs(value - nearest) > 1e-9 * nearest or nearest % unit:
+        raise ValueError(f"{what} must be a positive multiple of {unit}, got {value:g}")
+    return nearest
+
+
+def grid_design(config: SweepConfig, horizon: float, ratio: float) -> Design | None:
+    """Return the grid's design at (x, y), None where N < B cannot be drawn without replacement."""
+    unit = config.num_generations
+    new = whole(config.batch_size / ratio, f"R = batch_size / replay ratio {ratio:g}", unit)
+    stored = whole(horizon * new, f"N = horizon {horizon:g} x R {new}", unit)
+    if stored < new:
+        raise ValueError(f"horizons must be >= 1 update, got {horizon:g}")
+    if stored > MAX_CAPACITY:
+        raise ValueError(f"N = horizon {horizon:g} x R {new} must be <= {MAX_CAPACITY}")
+    if config.draw == "without" and stored < config.batch_size:
+        return None
+    return Design(config.batch_size, new, stored, config.draw, config.start)
+
+
+def predicted_design(config: SweepConfig, cost_ratio: float) -> tuple[Design, str, float]:
+    """Return the design predicted for a cost ratio, its verdict and its predicted cost ratio."""
+    found = optimal_design(
+        cost_ratio, 1.0, batch_size=config.batch_size, num_generations=config.num_generations
+    )
+    draw = "with" if found.with_replacement else config.draw
+    if found.verdict == "on_policy":
+        draw = "without"
+    design = Design(
+        found.batch_size, found.rollouts_per_update, found.buffer_size, draw, config.start
+    )
+    return design, found.verdict, found.cost_ratio
+
+
+def planned(config: SweepConfig) -> Plan:
+    """Return the designs of a sweep; the on-policy run uses each rollout once."""
+    size = config.batch_size
+    cells = [
+        grid_design(config, horizon, ratio)
+        for ratio in config.replay_ratios
+        for horizon in config.horizons
+    ]
+    grid = tuple(cell for cell in cells if cell is not None)
+    if not grid:
+        raise ValueError(
+            f"no (horizon, replay ratio) has N >= B for drawing without replacement: horizons "
+            f"{config.horizons}, replay_ratios {config.replay_ratios}; add a horizon >= the ratio"
+        )
+    smaller = tuple(
+        on_policy(size // part, config.start)
+        for part in SMALLER_BATCHES
+        if size % (part * config.num_generations) == 0
+    )
+    predicted = tuple(
+        (ratio, *predicted_design(config, ratio)) for ratio in sorted(config.cost_ratios)
+    )
+    return Plan(on_policy(size, config.start), grid, smaller, predicted)
+
+
+def on_policy(batch_size: int, start: str) -> Design:
+    """Return the design that trains once on every rollout and stores nothing."""
+    return Design(batch_size, batch_size, batch_size, "without", start)

@@ -1,0 +1,154 @@
+"""Run many lanes through one compiled program, replacing each lane as it finishes.
+
+Each worker thread drives its own set of lanes through the same executable; XLA releases the
+interpreter lock, so two threads use two cores. A lane's result depends on its settings and seed
+alone: not on its neighbours, its position or the worker that ran it.
+"""
+
+import collections
+import os
+import queue
+import threading
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import jax
+import numpy as np
+
+from sim.problems import Problem
+from sim.train import (
+    DIVERGED,
+    OUT_OF_UPDATES,
+    REACHED,
+    RUNNING,
+    Allocation,
+    Lane,
+    blank_state,
+    block_runner,
+    stack_lanes,
+)
+
+STATUS_NAMES = {REACHED: "reached", OUT_OF_UPDATES: "not_reached", DIVERGED: "diverged"}
+
+
+class Finished(NamedTuple):
+    """End of one lane: its place in the input, how it ended, updates run, last gap."""
+
+    index: int
+    status: str
+    updates: int
+    loss: float
+
+
+def allocation_for(lanes: Sequence[Lane], num_generations: int = 1, steps: int = 64) -> Allocation:
+    """Return the smallest allocation that holds every lane.
+
+    Args:
+        lanes: settings to run.
+        num_generations: the width is rounded up to a multiple of it.
+        steps: updates a block.
+    """
+    width = max(lane.rollouts_per_update for lane in lanes)
+    return Allocation(
+        batch=max(lane.batch_size for lane in lanes),
+        width=-(-width // num_generations) * num_generations,
+        rows=max(-(-lane.buffer_size // lane.rollouts_per_update) for lane in lanes),
+        steps=steps,
+    )
+
+
+def run_lanes(
+    problem: Problem,
+    lanes: Sequence[Lane],
+    allocation: Allocation,
+    *,
+    width: int = 64,
+    workers: int | None = None,
+) -> Iterator[list[Finished]]:
+    """Yield the ends of all lanes as they come, those of one block together.
+
+    Args:
+        problem: the problem.
+        lanes: settings and seeds; those expected to run longest are best put first.
+        allocation: sizes that hold every lane.
+        width: lanes a worker runs at once, >= 1. Rounding may differ between widths, and only
+            there: resume with the same one.
+        workers: threads; None: one a core.
+
+    Raises:
+        ValueError: if width or workers is below 1.
+    """
+    workers = (os.cpu_count() or 1) if workers is None else workers
+    if width < 1 or workers < 1:
+        raise ValueError(f"width and workers must be >= 1, got {width} and {workers}")
+    if not lanes:
+        return
+    runner = _compiled(problem, allocation, width)
+    pending = collections.deque(enumerate(lanes))
+    results: queue.SimpleQueue = queue.SimpleQueue()
+    stop = threading.Event()
+    for _ in range(workers):
+        arguments = (runner, problem, allocation, width, pending, results, stop)
+        threading.Thread(target=_work, args=arguments, daemon=True).start()
+    try:
+        missing = len(lanes)
+        while missing:
+            result = results.get()
+            if isinstance(result, BaseException):
+                raise result
+            missing -= len(result)
+            yield result
+    finally:
+        stop.set()
+
+
+def _compiled(problem: Problem, allocation: Allocation, width: int):
+    """Compile the block once, before any thread runs it."""
+    lanes = stack_lanes([Lane(1, 1, 1, 0.0, False, False, 0.0, 1, 0, 0)] * width)
+    state = blank_state(problem, allocation, width)
+    runner = block_runner(problem, allocation)
+    return runner.lower(problem.env, lanes, state, np.zeros(width, bool), np.int32(0)).compile()
+
+
+def _work(runner, problem, allocation, width, pending, results, stop) -> None:
+    """Advance one set of lanes until nothing is pending; any error ends the run through results."""
+    try:
+        lanes = stack_lanes([Lane(1, 1, 1, 0.0, False, False, np.inf, 1, 0, 0)] * width)
+        state = blank_state(problem, allocation, width)
+        running: list[int | None] = [None] * width
+        tick = 0
+        while not stop.is_set():
+            fresh = np.zeros(width, bool)
+            for place in range(width):
+                if running[place] is None and (job := _next(pending)) is not None:
+                    running[place], lane = job
+                    for column, value in zip(lanes, lane, strict=True):
+                        column[place] = value
+                    fresh[place] = True
+            if all(index is None for index in running):
+                return
+            # The arguments are copied: a CPU array may alias NumPy memory that changes above.
+            arguments = jax.tree.map(np.copy, lanes)
+            state, _ = runner(problem.env, arguments, state, fresh, np.int32(tick))
+            tick = (tick + allocation.steps) % (allocation.rows * allocation.steps)
+            status = np.asarray(state.status)
+            if np.all(status == RUNNING):
+                continue
+            updates, loss = np.asarray(state.updates_used), np.asarray(state.loss)
+            ended = []
+            for place, index in enumerate(running):
+                if index is not None and status[place] != RUNNING:
+                    name = STATUS_NAMES[int(status[place])]
+                    ended.append(Finished(index, name, int(updates[place]), float(loss[place])))
+                    running[place] = None
+            if ended:
+                results.put(ended)
+    except BaseException as error:
+        results.put(error)
+
+
+def _next(pending: collections.deque) -> tuple[int, Lane] | None:
+    try:
+        return pending.popleft()
+    except IndexError:
+        return None

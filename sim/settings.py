@@ -1,0 +1,170 @@
+"""What a sweep runs: its flags, presets and checks, and the problem they build."""
+
+import dataclasses
+import hashlib
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+
+from sim.problems import Problem
+from sim.problems.bandit import bandit
+from sim.problems.quadratic import quadratic
+
+
+@dataclass(frozen=True)
+class BanditConfig:
+    """Log-linear softmax bandit."""
+
+    prompts: int = 12
+    """Number of prompts, >= 1."""
+    arms: int = 4
+    """Arms of each prompt, >= 2."""
+    features: int = 16
+    """Number of features; 0: tabular, one parameter a (prompt, arm) pair."""
+    spectrum_power: float = 1.0
+    """Power-law decay a of the features' variance, j^-a; larger is worse conditioned."""
+    reward_spread: float = 0.5
+    """Mean rewards lie within 1/2 +- spread/2, in (0, 1]; smaller means noisier gradients."""
+    kl: float = 0.05
+    """Weight of the KL term to the uniform policy; 0: plain reward."""
+    problem_seed: int = 0
+    """Seed of features and mean rewards."""
+
+
+@dataclass(frozen=True)
+class QuadraticConfig:
+    """Exact quadratic with replayed noise."""
+
+    dim: int = 32
+    """Number of curvature modes, >= 1."""
+    spectrum_power: float = 1.0
+    """Power-law decay a of the curvature, i^-a."""
+    noise_std: float = 1.0
+    """Gradient noise of one fresh rollout in the mode of curvature 1."""
+    noise_power: float = 1.0
+    """Noise covariance grows as curvature to this power."""
+
+
+@dataclass(frozen=True)
+class SweepConfig:
+    """Sweep replay designs and compare the predicted one with the best measured one."""
+
+    problem: Literal["bandit", "quadratic"] = "bandit"
+    """What to train on."""
+    batch_size: int = 64
+    """Rollouts used per update (B)."""
+    horizons: tuple[float, ...] = (1, 2, 4, 8, 16, 32)
+    """Staleness horizons x = N/R to try, in updates a rollout stays; N = x R must be whole."""
+    replay_ratios: tuple[float, ...] = (1, 2, 4, 8)
+    """Replay ratios y = B/R to try, mean uses per rollout; R = B/y must be whole."""
+    step_sizes: tuple[float, ...] = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0)
+    """Step sizes (learning rates) to try for every design."""
+    seeds: int = 32
+    """Seeds of each setting, even: the first half chooses, the second half prices."""
+    first_seed: int = 0
+    """Number of the first seed."""
+    cost_ratios: tuple[float, ...] = (1, 2, 5, 10, 20, 50)
+    """cost_gen / cost_train to price: cost of generating one rollout in units of training on it."""
+    target: float = 0.02
+    """Target gap as a fraction of the initial gap to the best objective, in (0, 1)."""
+    max_updates: int = 6000
+    """Updates after which a run counts as not having reached the target."""
+    draw: Literal["without", "with"] = "without"
+    """Draw a batch without or with replacement; without needs N >= B."""
+    start: Literal["full", "growing"] = "full"
+    """Fill the buffer to N before update 0, or train once max(B, R) rollouts are stored."""
+    num_generations: int = 1
+    """Rollouts per prompt (GRPO group); B, R and N must be multiples of it. Bandit only."""
+    fixed_cost: float = 0.0
+    """Cost of one update that depends on neither B nor R, in training-cost units."""
+    bandit: BanditConfig = field(default_factory=BanditConfig)
+    """Knobs of the bandit."""
+    quadratic: QuadraticConfig = field(default_factory=QuadraticConfig)
+    """Knobs of the quadratic."""
+    smoke: bool = False
+    """A small grid that runs in seconds; flags given beside it win over it."""
+    results: Path = Path("results")
+    """Folder that holds one folder a run."""
+    id: str = ""
+    """Name of the run's folder; empty: the problem and a hash of the config."""
+
+
+SMOKE = {
+    "horizons": (1.0, 2.0, 4.0, 8.0),
+    "replay_ratios": (1.0, 2.0, 4.0),
+    "step_sizes": (1.0, 4.0, 16.0),
+    "seeds": 8,
+    "target": 0.2,
+    "max_updates": 1500,
+}
+NOT_IDENTITY = ("smoke", "results", "id")
+
+
+def resolved(config: SweepConfig) -> SweepConfig:
+    """Return the config with the smoke preset applied to every field left at its default."""
+    if not config.smoke:
+        return config
+    default = SweepConfig()
+    small = {
+        name: value
+        for name, value in SMOKE.items()
+        if getattr(config, name) == getattr(default, name)
+    }
+    return dataclasses.replace(config, **small)
+
+
+def check(config: SweepConfig) -> None:
+    """Raise ValueError, naming value and range, for what no sweep can run with."""
+    for name in ("batch_size", "seeds", "max_updates", "num_generations"):
+        if getattr(config, name) < 1:
+            raise ValueError(f"{name} must be an integer >= 1, got {getattr(config, name)}")
+    if config.seeds % 2:
+        raise ValueError(f"seeds must be even (half choose, half price), got {config.seeds}")
+    if not 0 <= config.first_seed < 2**31 - config.seeds:
+        raise ValueError(f"first_seed must be in [0, 2^31 - seeds), got {config.first_seed}")
+    for name in ("horizons", "replay_ratios", "step_sizes", "cost_ratios"):
+        values = getattr(config, name)
+        if not values:
+            raise ValueError(f"{name} must hold at least one number, got none")
+        for value in values:
+            if not (np.isfinite(value) and value > 0):
+                raise ValueError(f"{name} must be finite and > 0, got {value}")
+        if len(set(values)) < len(values):
+            raise ValueError(f"{name} must not repeat a value, got {values}")
+    if not 0 < config.target < 1:
+        raise ValueError(f"target must be a fraction in (0, 1), got {config.target}")
+    if not (np.isfinite(config.fixed_cost) and config.fixed_cost >= 0):
+        raise ValueError(f"fixed_cost must be finite and >= 0, got {config.fixed_cost}")
+    if config.problem != "bandit" and config.num_generations != 1:
+        raise ValueError(
+            f"num_generations must be 1 on {config.problem}, got {config.num_generations}"
+        )
+    if config.batch_size % config.num_generations:
+        raise ValueError(
+            f"batch_size must be a multiple of num_generations = {config.num_generations}, "
+            f"got {config.batch_size}"
+        )
+
+
+def built(config: SweepConfig) -> Problem:
+    """Return the problem of a config."""
+    knobs = dataclasses.asdict(getattr(config, config.problem))
+    if config.problem == "bandit":
+        return bandit(**knobs, num_generations=config.num_generations)
+    return quadratic(**knobs, max_age=config.max_updates)
+
+
+def config_record(config: SweepConfig) -> dict[str, object]:
+    """Return what defines the results: all fields but the run's place and unused knobs."""
+    fields = dataclasses.asdict(config)
+    for name in (*NOT_IDENTITY, *({"bandit", "quadratic"} - {config.problem})):
+        del fields[name]
+    return json.loads(json.dumps(fields))
+
+
+def digest(record: object) -> str:
+    """Return a short hash of a record that does not depend on the order of its keys."""
+    return hashlib.sha256(json.dumps(record, sort_keys=True).encode()).hexdigest()[:10]

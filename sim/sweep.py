@@ -1,0 +1,176 @@
+"""Sweep replay designs on a problem and set the predicted design beside the best measured one.
+
+`python -m sim.sweep` runs every (staleness horizon x, replay ratio y, step size, seed) of a grid,
+the on-policy run at smaller batches, and the design that the theory predicts for each cost ratio,
+as lanes of one compiled program. Results go to ``<results>/<id>/``; a run that was interrupted,
+even by kill -9, goes on where it stopped when the same command is given again.
+"""
+
+import dataclasses
+import functools
+import json
+import platform
+import subprocess
+import sys
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import jax
+import numpy as np
+
+from sim import report
+from sim.designs import Design, Plan, planned
+from sim.lanes import Finished, allocation_for, run_lanes
+from sim.problems import Problem
+from sim.settings import SweepConfig, built, check, config_record, digest, resolved
+from sim.table import Table, replace_text
+from sim.train import Lane
+from theory.command import run_command
+
+VERSION = "0.1.0"
+
+
+def lane_of(config: SweepConfig, problem: Problem, design: Design, step: float, seed: int) -> Lane:
+    """Return the lane of a setting and seed; its streams depend on those two alone."""
+    knobs = dataclasses.asdict(getattr(config, config.problem))
+    record = [config.problem, knobs, config.num_generations, dataclasses.asdict(design), step]
+    return Lane(
+        batch_size=design.batch_size,
+        rollouts_per_update=design.rollouts_per_update,
+        buffer_size=design.buffer_size,
+        step_size=step,
+        replace=design.draw == "with",
+        growing=design.start == "growing",
+        target=config.target * problem.initial_loss,
+        max_updates=config.max_updates,
+        seed=seed,
+        setting=zlib.crc32(json.dumps(record, sort_keys=True).encode()),
+    )
+
+
+@functools.cache
+def provenance() -> dict[str, str]:
+    """Return the versions and the commit that rows are stamped with."""
+    root = Path(__file__).parent.parent
+    git = subprocess.run(
+        ["git", "-C", str(root), "describe", "--always", "--dirty", "--abbrev=12"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return {
+        "version": VERSION,
+        "commit": git.stdout.strip() if git.returncode == 0 else "unknown",
+        "python": platform.python_version(),
+        "jax": jax.__version__,
+        "numpy": np.__version__,
+    }
+
+
+def row_id(design: Design, step: float, seed: int) -> str:
+    """Return the id of a row, unique within a sweep and readable."""
+    return (
+        f"B{design.batch_size}-R{design.rollouts_per_update}-N{design.buffer_size}"
+        f"-{design.draw}-{design.start}-lr{step:g}-s{seed}"
+    )
+
+
+def jobs(config: SweepConfig, plan: Plan) -> Iterator[tuple[Design, float, int]]:
+    """Yield every (design, step size, seed), the small step sizes, which take longest, first."""
+    seeds = range(config.first_seed, config.first_seed + config.seeds)
+    for step in sorted(config.step_sizes):
+        for design in plan.designs:
+            for seed in seeds:
+                yield design, step, seed
+
+
+def table_row(config: SweepConfig, design: Design, step: float, seed: int) -> dict[str, object]:
+    """Return the part of a row that is known before the run: id, config, versions, commit."""
+    row = {"id": row_id(design, step, seed), **config_record(config)}
+    row |= {f"{config.problem}_{name}": value for name, value in row.pop(config.problem).items()}
+    for name in ("horizons", "replay_ratios", "step_sizes", "seeds", "first_seed", "cost_ratios"):
+        del row[name]
+    row |= dataclasses.asdict(design)
+    row |= {
+        "replay_ratio": design.replay_ratio,
+        "staleness_horizon": design.staleness_horizon,
+        "step_size": step,
+        "seed": seed,
+    }
+    return row | provenance()
+
+
+def finished_row(config: SweepConfig, job: tuple, end: Finished) -> dict[str, object]:
+    """Return the whole row of a lane that ended."""
+    row = table_row(config, *job)
+    row |= {"status": end.status, "updates": end.updates, "gap": end.loss}
+    return row | {"updates_to_target": end.updates if end.status == "reached" else ""}
+
+
+def opened(config: SweepConfig) -> Path:
+    """Return the run's folder with its config saved, new or that of the same config."""
+    record = config_record(config)
+    folder = config.results / (config.id or f"{config.problem}-{digest(record)}")
+    folder.mkdir(parents=True, exist_ok=True)
+    saved = folder / "config.json"
+    if saved.exists():
+        try:
+            found = json.loads(saved.read_text())
+        except ValueError:
+            raise ValueError(f"{saved} is not a sweep's config; give another --id") from None
+        if found != record:
+            names = sorted(k for k in {*found, *record} if found.get(k) != record.get(k))
+            raise ValueError(
+                f"{folder} holds another config (different: {', '.join(names)}); give another --id"
+            )
+    elif any(folder.iterdir()):
+        raise ValueError(f"{folder} holds files but no sweep's config.json; give another --id")
+    else:
+        replace_text(saved, json.dumps(record, indent=2) + "\n")
+    return folder
+
+
+def run_sweep(config: SweepConfig, folder: Path, plan: Plan, problem: Problem) -> None:
+    """Run the jobs whose rows are missing, writing each row as its lane ends."""
+    from tqdm import tqdm
+
+    todo = list(jobs(config, plan))
+    order = [row_id(*job) for job in todo]
+    columns = [*table_row(config, *todo[0]), "status", "updates_to_target", "updates", "gap"]
+    with Table(folder / "table.csv", columns) as table:
+        done = {row["id"] for row in table.rows}
+        todo = [job for job, name in zip(todo, order, strict=True) if name not in done]
+        lanes = [lane_of(config, problem, *job) for job in todo]
+        progress = tqdm(total=len(order), initial=len(done), unit="run", desc=folder.name)
+        if lanes:
+            everything = [lane_of(config, problem, d, 1.0, 0) for d in plan.designs]
+            allocation = allocation_for(everything, config.num_generations)
+            with progress:
+                for ended in run_lanes(problem, lanes, allocation):
+                    table.append(finished_row(config, todo[end.index], end) for end in ended)
+                    progress.update(len(ended))
+        table.complete(order)
+
+
+def main_command(config: SweepConfig) -> None:
+    """Run or resume a sweep and print its report."""
+    config = resolved(config)
+    check(config)
+    problem = built(config)
+    plan = planned(config)
+    folder = opened(config)
+    run_sweep(config, folder, plan, problem)
+    summary = report.summarise(config, plan, folder / "table.csv")
+    report.save(summary, config, plan, folder)
+    print(report.text(summary, config, plan))
+    print(f"results: {folder}")
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run the command line; return the exit code."""
+    return run_command((SweepConfig, main_command), argv, "python -m sim.sweep")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

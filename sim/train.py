@@ -1,0 +1,264 @@
+"""One training lane: generate, store, draw, update; then a scan over updates, mapped over lanes.
+
+Update t of a lane (one setting, one seed), with policy version t:
+generate R rollouts, push them, evict the oldest beyond N, draw B uniformly, take one gradient step.
+Start: the buffer is filled to N at theta_0, update 0's R rollouts are part of the fill.
+``start="growing"`` draws from the rollouts stored so far instead, from max(B, R) on.
+The exact objective is evaluated before every update; a lane is over at the first update count at
+which it is within the target, when it runs out of updates, or when the objective is not finite.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from sim import buffer as replay
+from sim.problems import Array, Problem, StreamKeys
+
+RUNNING, REACHED, OUT_OF_UPDATES, DIVERGED = range(4)
+FILL, TRAIN = 0, 1
+
+
+class Lane(NamedTuple):
+    """Traced settings of one lane, scalars each (or one array an entry over lanes)."""
+
+    batch_size: Any
+    rollouts_per_update: Any
+    buffer_size: Any
+    step_size: Any
+    replace: Any
+    growing: Any
+    target: Any
+    max_updates: Any
+    seed: Any
+    setting: Any
+
+
+class State(NamedTuple):
+    """What one lane carries from update to update."""
+
+    theta: Array
+    buffer: replay.Buffer
+    updates: Array
+    status: Array
+    updates_used: Array
+    loss: Array
+
+
+class Allocation(NamedTuple):
+    """Fixed sizes of one program: batch >= B, width >= R, rows >= ceil(N/R), updates a block."""
+
+    batch: int
+    width: int
+    rows: int
+    steps: int = 64
+
+
+class Step(NamedTuple):
+    """What one update did, for recording: theta and loss before it, the drawn rollouts."""
+
+    theta: Array
+    loss: Array
+    age: Array
+    row: Array
+    column: Array
+    in_batch: Array
+
+
+class Streams(NamedTuple):
+    """Keys of the four random streams of a block of updates."""
+
+    rollout: StreamKeys
+    draw: Array
+
+
+def lane_key(lane: Lane) -> Array:
+    """Return the key of a lane: a seed shares no stream with another seed or another setting."""
+    return jax.random.fold_in(jax.random.key(lane.seed), lane.setting)
+
+
+def streams(key: Array, phase: int, block: Array) -> Streams:
+    """Return the stream keys of a block of updates (or of the initial fill)."""
+    start, action, reward, draw = jax.random.split(
+        jax.random.fold_in(jax.random.fold_in(key, phase), block), 4
+    )
+    return Streams(StreamKeys(start, action, reward), draw)
+
+
+def started(problem: Problem, allocation: Allocation, env: Any, lane: Lane) -> State:
+    """Return the state before update 0, the buffer filled at theta_0."""
+    slots = allocation.rows * allocation.width
+    keys = streams(lane_key(lane), FILL, jnp.int32(0)).rollout
+    theta = jnp.asarray(problem.theta0)
+    items = problem.rollout(env, problem.forward(env, theta), problem.noise(keys, (slots,)))
+    zero = jnp.int32(0)
+    return State(
+        theta=theta,
+        buffer=replay.filled(items, allocation.rows, allocation.width),
+        updates=zero,
+        status=jnp.int32(RUNNING),
+        updates_used=zero,
+        loss=jnp.float32(jnp.inf),
+    )
+
+
+def block_numbers(problem: Problem, allocation: Allocation, lane: Lane, updates: Array) -> Any:
+    """Return the random numbers of the next block: rollout noise and drawn ranks, (steps, ...)."""
+    keys = streams(lane_key(lane), TRAIN, updates // allocation.steps)
+    stored = jnp.maximum(lane.batch_size, lane.rollouts_per_update)
+    grown = stored + (updates + jnp.arange(allocation.steps)) * lane.rollouts_per_update
+    capacity = jnp.where(lane.growing, jnp.minimum(grown, lane.buffer_size), lane.buffer_size)
+    ranks = replay.draw_ranks(
+        jax.random.bits(keys.draw, (allocation.steps, allocation.batch)),
+        capacity,
+        jnp.broadcast_to(lane.batch_size, capacity.shape),
+        jnp.broadcast_to(lane.replace, capacity.shape),
+    )
+    return problem.noise(keys.rollout, (allocation.steps, allocation.width)), ranks
+
+
+def outcome(lane: Lane, state: State, loss: Array) -> State:
+    """Return the state with its end recorded if this loss, at ``state.updates``, ends the lane."""
+    status = jnp.where(
+        loss <= lane.target,
+        REACHED,
+        jnp.where(
+            ~jnp.isfinite(loss),
+            DIVERGED,
+            jnp.where(state.updates >= lane.max_updates, OUT_OF_UPDATES, RUNNING),
+        ),
+    )
+    running = state.status == RUNNING
+    return state._replace(
+        status=jnp.where(running, status, state.status),
+        updates_used=jnp.where(running, state.updates, state.updates_used),
+        loss=jnp.where(running, loss, state.loss),
+    )
+
+
+def update(
+    problem: Problem, env: Any, tick: Array, lane: Lane, state: State, numbers: Any
+) -> tuple[State, Step]:
+    """Return the state after one update, and what it did."""
+    noise, ranks = numbers
+    view = problem.forward(env, state.theta)
+    loss = problem.loss(env, view)
+    state = outcome(lane, state, loss)
+    fresh = problem.rollout(env, view, noise)
+    stored = replay.add(state.buffer, tick, fresh, state.updates)
+    rows = stored.version.shape[0]
+    row, column = replay.locate(ranks, lane.rollouts_per_update, tick, rows)
+    in_batch = jnp.arange(ranks.shape[-1]) < lane.batch_size
+    age = state.updates - stored.version[row]
+    ascent = problem.gradient(
+        env, view, replay.take(stored, row, column), age, in_batch / lane.batch_size
+    )
+    step = Step(state.theta, loss, age, row, column, in_batch)
+    after = state._replace(
+        theta=state.theta + lane.step_size * ascent, buffer=stored, updates=state.updates + 1
+    )
+    return after, step
+
+
+def block_runner(
+    problem: Problem, allocation: Allocation, record: Callable[[Step], Any] = lambda step: None
+) -> Callable[..., tuple[State, Any]]:
+    """Return the compiled function that advances all lanes by ``allocation.steps`` updates.
+
+    Args:
+        problem: its functions are compiled in, its env is an argument.
+        allocation: fixed sizes.
+        record: what to keep of each update; None keeps nothing.
+
+    Returns:
+        ``(env, lanes, state or None, fresh (L,) bool, tick) -> (state, records (steps, L, ...))``.
+        Lanes marked fresh start anew; state None starts all. State is donated. tick is the
+        number of updates run so far by the caller, a multiple of ``allocation.steps``.
+    """
+
+    def run(env, lanes, state, fresh, tick):
+        def restart(old):
+            new = jax.vmap(lambda lane: started(problem, allocation, env, lane))(lanes)
+            pick = jax.vmap(jnp.where, in_axes=(0, 0, 0))
+            return jax.tree.map(lambda a, b: pick(fresh, a, b), new, old)
+
+        state = jax.lax.cond(fresh.any(), restart, lambda old: old, state)
+        numbers = jax.vmap(
+            lambda lane, updates: block_numbers(problem, allocation, lane, updates), out_axes=1
+        )(lanes, state.updates)
+
+        def body(carry, xs):
+            now, row_numbers = xs
+            carry, step = jax.vmap(
+                lambda lane, one, nums: update(problem, env, now, lane, one, nums)
+            )(lanes, carry, row_numbers)
+            return carry, record(step)
+
+        ticks = tick + jnp.arange(allocation.steps)
+        return jax.lax.scan(body, state, (ticks, numbers))
+
+    return jax.jit(run, donate_argnums=2)
+
+
+def blank_state(problem: Problem, allocation: Allocation, lanes: int) -> State:
+    """Return a NumPy state of the right shapes, to be started by marking every lane fresh."""
+    lane = Lane(*[np.zeros((), dtype) for dtype in LANE_DTYPES])
+    shape = jax.eval_shape(
+        lambda env, lane: started(problem, allocation, env, lane), problem.env, lane
+    )
+    return jax.tree.map(lambda leaf: np.zeros((lanes, *leaf.shape), leaf.dtype), shape)
+
+
+LANE_DTYPES = Lane(
+    batch_size=np.int32,
+    rollouts_per_update=np.int32,
+    buffer_size=np.int32,
+    step_size=np.float32,
+    replace=np.bool_,
+    growing=np.bool_,
+    target=np.float32,
+    max_updates=np.int32,
+    seed=np.uint32,
+    setting=np.uint32,
+)
+
+
+def stack_lanes(lanes: list[Lane]) -> Lane:
+    """Return one Lane of NumPy arrays, (L,) each, from L lanes."""
+    return Lane(
+        *[np.array([lane[i] for lane in lanes], dtype) for i, dtype in enumerate(LANE_DTYPES)]
+    )
+
+
+def recorded_run(
+    problem: Problem,
+    allocation: Allocation,
+    lanes: list[Lane],
+    updates: int,
+    record: Callable[[Step], Any],
+) -> tuple[State, Any]:
+    """Run all lanes for a number of updates and return what was recorded of each.
+
+    Args:
+        problem: the problem.
+        allocation: fixed sizes; updates is rounded up to whole blocks of ``steps``.
+        lanes: settings and seeds.
+        updates: updates to run.
+        record: what to keep of each update.
+
+    Returns:
+        The last state and the records with leading axes (updates, L).
+    """
+    runner = block_runner(problem, allocation, record)
+    state = blank_state(problem, allocation, len(lanes))
+    stacked = stack_lanes(lanes)
+    records = []
+    for tick in range(0, updates, allocation.steps):
+        fresh = np.full(len(lanes), tick == 0)
+        state, out = runner(problem.env, stacked, state, fresh, np.int32(tick))
+        records.append(jax.device_get(out))
+    joined = jax.tree.map(lambda *parts: np.concatenate(parts)[:updates], *records)
+    return state, joined

@@ -1,0 +1,163 @@
+"""One lane does what the conventions say: ages, horizon, replay ratio, streams, determinism."""
+
+import jax
+import numpy as np
+import pytest
+
+from sim.problems.bandit import bandit
+from sim.problems.quadratic import quadratic
+from sim.train import (
+    FILL,
+    TRAIN,
+    Allocation,
+    Lane,
+    blank_state,
+    block_runner,
+    lane_key,
+    recorded_run,
+    stack_lanes,
+    streams,
+)
+
+
+def lane(batch, new, stored, step=0.1, *, replace=False, growing=False, seed=0, setting=1):
+    return Lane(batch, new, stored, step, replace, growing, -1.0, 10**9, seed, setting)
+
+
+def recorded(problem, lanes, updates, record=lambda step: step, steps=16):
+    allocation = Allocation(
+        batch=max(one.batch_size for one in lanes),
+        width=max(one.rollouts_per_update for one in lanes),
+        rows=max(-(-one.buffer_size // one.rollouts_per_update) for one in lanes),
+        steps=steps,
+    )
+    return recorded_run(problem, allocation, lanes, updates, record)[1]
+
+
+def expected_age_shares(new, stored):
+    """Share of the buffer at each age: R a row, the rest in the oldest one."""
+    ages = np.arange(-(-stored // new))
+    return np.minimum(new, stored - ages * new) / stored
+
+
+@pytest.mark.parametrize("replace", [False, True])
+def test_horizon_replay_ratio_and_age_histogram(replace):
+    settings = [(12, 4, 40), (12, 3, 12), (12, 12, 12), (12, 5, 33), (12, 12, 60)]
+    lanes = [lane(*setting, replace=replace) for setting in settings]
+    updates = 3000
+    steps = recorded(quadratic(dim=1, max_age=64), lanes, updates)
+    for i, (batch, new, stored) in enumerate(settings):
+        warm = slice(64, None)
+        age = steps.age[warm, i, :batch]
+        shares = expected_age_shares(new, stored)
+        assert age.min() == 0
+        assert age.max() == len(shares) - 1
+        # Every use of every rollout: made at update t - age, in the slot drawn.
+        made = np.arange(64, updates)[:, None] - age
+        rollout = made * 100 + steps.column[warm, i, :batch]
+        complete = (made > 64 + stored / new) & (made < updates - 1 - stored / new)
+        uses = np.unique(rollout[complete], return_counts=True)[1]
+        born = len(np.unique(made[complete])) * new
+        assert uses.sum() / born == pytest.approx(batch / new, rel=0.02)
+        counts = np.bincount(age.ravel(), minlength=len(shares))
+        share = counts / counts.sum()
+        error = np.sqrt(shares * (1 - shares) / counts.sum())
+        assert (np.abs(share - shares) <= 4.5 * error + 1e-12).all()
+        # Membership is exact whatever the draw: the oldest that can be drawn is N/R updates old.
+        assert share @ np.ones_like(share) == pytest.approx(1)
+        if batch == stored and not replace:
+            assert (np.sort(age, axis=1) == np.repeat(np.arange(len(shares)), new)).all()
+
+
+def test_fill_has_the_age_of_the_run():
+    steps = recorded(quadratic(dim=1, max_age=64), [lane(8, 4, 32)], 20)
+    age = steps.age[:, 0, :8]
+    for t in range(20):
+        assert age[t].max() <= min(t, 7)
+    assert (age[0] == 0).all()
+    assert (age[1] <= 1).all()
+
+
+def test_growing_start_draws_only_what_is_stored():
+    lanes = [lane(8, 4, 64, growing=True), lane(8, 4, 64)]
+    steps = recorded(quadratic(dim=1, max_age=64), lanes, 40)
+    back = (np.arange(40)[:, None, None] - steps.row) % 16
+    rank = back * 4 + steps.column
+    stored = np.minimum(8 + 4 * np.arange(40), 64)
+    assert (rank[:, 0] < stored[:, None]).all()
+    assert set(rank[0, 0].tolist()) == set(range(8))
+    assert rank[:5, 1].max() > 24
+
+
+def test_on_policy_uses_each_rollout_once():
+    steps = recorded(quadratic(dim=1, max_age=64), [lane(8, 8, 8)], 30)
+    assert (steps.age == 0).all()
+    assert (np.sort(steps.column[:, 0], axis=1) == np.arange(8)).all()
+
+
+def test_streams_change_with_seed_and_setting_each_alone():
+    problem = bandit()
+
+    def drawn(seed, setting, phase):
+        keys = streams(lane_key(lane(1, 1, 1, seed=seed, setting=setting)), phase, 0)
+        noise = problem.noise(keys.rollout, (3, 16))
+        return {
+            "start": noise.start,
+            "action": noise.action,
+            "reward": noise.reward,
+            "draw": jax.random.bits(keys.draw, (16,)),
+        }
+
+    base = drawn(0, 0, TRAIN)
+    for other in [drawn(1, 0, TRAIN), drawn(0, 1, TRAIN), drawn(0, 0, FILL)]:
+        for name, values in base.items():
+            assert (np.asarray(other[name]) != np.asarray(values)).mean() > 0.99, name
+    names = list(base)
+    for i, first in enumerate(names[:3]):
+        for second in names[i + 1 : 3]:
+            assert (np.asarray(base[first]) != np.asarray(base[second])).all()
+    again = drawn(0, 0, TRAIN)
+    assert all((np.asarray(again[name]) == np.asarray(base[name])).all() for name in names)
+
+
+@pytest.mark.parametrize("problem", [bandit(), bandit(num_generations=4), quadratic()])
+def test_lane_depends_on_itself_alone(problem):
+    designs = [(16, 16, 1.0), (4, 48, 0.5), (8, 32, 2.0), (4, 16, 0.25)]
+    lanes = [
+        lane(16, *designs[seed % 4][:2], designs[seed % 4][2], seed=seed, setting=3)
+        for seed in range(11)
+    ]
+    strangers = [lane(16, 8, 24, 3.0, seed=100 + i, setting=9) for i in range(10)]
+    allocation = Allocation(batch=16, width=16, rows=12, steps=16)
+    runner = block_runner(problem, allocation, lambda step: step.theta)
+
+    def thetas(some):
+        state = blank_state(problem, allocation, len(some))
+        out = []
+        for tick in range(0, 48, 16):
+            fresh = np.full(len(some), tick == 0)
+            state, theta = runner(problem.env, stack_lanes(some), state, fresh, np.int32(tick))
+            out.append(np.asarray(theta))
+        return np.concatenate(out)
+
+    together = thetas(lanes)
+    assert np.isfinite(together).all()
+    assert (thetas(lanes[::-1])[:, ::-1] == together).all()
+    for i in (0, 6):
+        among_strangers = thetas([*strangers[:i], lanes[i], *strangers[i:]])
+        assert (among_strangers[:, i] == together[:, i]).all()
+    assert (together[-1, 0] != together[-1, 4]).any()
+
+
+def test_compiled_equals_interpreted():
+    problem = bandit(prompts=3, features=4)
+    lanes = [lane(2, 1, 3, 1.0)]
+    allocation = Allocation(batch=2, width=1, rows=3, steps=3)
+
+    def thetas():
+        return recorded_run(problem, allocation, lanes, 3, lambda step: step.theta)[1]
+
+    compiled = thetas()
+    with jax.disable_jit():
+        interpreted = thetas()
+    np.testing.assert_allclose(compiled, interpreted, rtol=2e-6, atol=1e-7)
