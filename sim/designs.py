@@ -21,29 +21,50 @@ class Design:
 
     @property
     def replay_ratio(self) -> float:
-        """y = B/R."""
+        """Mean uses of a rollout, y = B/R."""
         return self.batch_size / self.rollouts_per_update
 
     @property
     def staleness_horizon(self) -> float:
-        """x = N/R, in updates."""
+        """Updates a rollout stays, x = N/R."""
         return self.buffer_size / self.rollouts_per_update
 
 
 @dataclass(frozen=True)
+class Prediction:
+    """What the theory says at one cost_gen / cost_train: design, verdict, cost ratio."""
+
+    gen_train_ratio: float
+    design: Design
+    verdict: str
+    cost_ratio: float
+
+
+@dataclass(frozen=True)
 class Plan:
-    """Every design of a sweep, by its role; predicted has one design and verdict a cost ratio."""
+    """Every design of a sweep, by its role."""
 
     on_policy: Design
     grid: tuple[Design, ...]
     smaller: tuple[Design, ...]
-    predicted: tuple[tuple[float, Design, str, float], ...]
+    predicted: tuple[Prediction, ...]
 
     @property
     def designs(self) -> tuple[Design, ...]:
         """All designs, each once."""
-        extra = tuple(design for _, design, _, _ in self.predicted)
+        extra = tuple(prediction.design for prediction in self.predicted)
         return tuple(dict.fromkeys((self.on_policy, *self.grid, *self.smaller, *extra)))
+
+
+def design_of(batch_size: int, new: int, stored: int, draw: str, start: str) -> Design:
+    """Return a design; a buffer no larger than the first batch has nothing left to grow to."""
+    filled_at_once = stored <= max(batch_size, new)
+    return Design(batch_size, new, stored, draw, "full" if filled_at_once else start)
+
+
+def on_policy(batch_size: int) -> Design:
+    """Return the design that trains once on every rollout and stores nothing."""
+    return Design(batch_size, batch_size, batch_size, "without", "full")
 
 
 def whole(value: float, what: str, unit: int) -> int:
@@ -65,21 +86,20 @@ def grid_design(config: SweepConfig, horizon: float, ratio: float) -> Design | N
         raise ValueError(f"N = horizon {horizon:g} x R {new} must be <= {MAX_CAPACITY}")
     if config.draw == "without" and stored < config.batch_size:
         return None
-    return Design(config.batch_size, new, stored, config.draw, config.start)
+    return design_of(config.batch_size, new, stored, config.draw, config.start)
 
 
-def predicted_design(config: SweepConfig, cost_ratio: float) -> tuple[Design, str, float]:
-    """Return the design predicted for a cost ratio, its verdict and its predicted cost ratio."""
+def predicted_design(config: SweepConfig, gen_train_ratio: float) -> Prediction:
+    """Return what the theory predicts; N < B is drawn with replacement, as its bound assumes."""
     found = optimal_design(
-        cost_ratio, 1.0, batch_size=config.batch_size, num_generations=config.num_generations
+        gen_train_ratio, 1.0, batch_size=config.batch_size, num_generations=config.num_generations
     )
-    draw = "with" if found.with_replacement else config.draw
-    if found.verdict == "on_policy":
-        draw = "without"
-    design = Design(
-        found.batch_size, found.rollouts_per_update, found.buffer_size, draw, config.start
-    )
-    return design, found.verdict, found.cost_ratio
+    design = on_policy(config.batch_size)
+    if found.verdict != "on_policy":
+        draw = "with" if found.with_replacement else config.draw
+        new, stored = found.rollouts_per_update, found.buffer_size
+        design = design_of(config.batch_size, new, stored, draw, config.start)
+    return Prediction(gen_train_ratio, design, found.verdict, found.cost_ratio)
 
 
 def planned(config: SweepConfig) -> Plan:
@@ -97,16 +117,9 @@ def planned(config: SweepConfig) -> Plan:
             f"{config.horizons}, replay_ratios {config.replay_ratios}; add a horizon >= the ratio"
         )
     smaller = tuple(
-        on_policy(size // part, config.start)
+        on_policy(size // part)
         for part in SMALLER_BATCHES
         if size % (part * config.num_generations) == 0
     )
-    predicted = tuple(
-        (ratio, *predicted_design(config, ratio)) for ratio in sorted(config.cost_ratios)
-    )
-    return Plan(on_policy(size, config.start), grid, smaller, predicted)
-
-
-def on_policy(batch_size: int, start: str) -> Design:
-    """Return the design that trains once on every rollout and stores nothing."""
-    return Design(batch_size, batch_size, batch_size, "without", start)
+    predicted = tuple(predicted_design(config, mu) for mu in sorted(config.gen_train_ratios))
+    return Plan(on_policy(size), grid, smaller, predicted)

@@ -2,8 +2,10 @@
 
 The first half of the seeds chooses (a step size for every design, and the best design of the
 grid); the second half, unseen by any choice, prices. A design's cost is the mean over seeds of its
-cost to the target; if a seed did not reach it the cost is infinite. Intervals are 95 % percentile
-bootstraps over the pricing seeds.
+cost to the target. A step size with a choosing seed that did not reach the target is taken only
+if all have one. A pricing seed that did not reach it counts with the updates it was given: the
+cost is then a lower bound and printed as such. Intervals are 95 % percentile bootstraps over the
+pricing seeds.
 """
 
 import dataclasses
@@ -13,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from sim.designs import Design, Plan
+from sim.designs import Design, Plan, Prediction
 from sim.settings import SweepConfig
 from sim.table import csv_line, read_rows, replace_text
 from theory.cost import cost_to_target
@@ -25,25 +27,27 @@ MAX_HORIZON_SHARE = 20
 
 @dataclass(frozen=True)
 class Measured:
-    """Updates to target of one design at its chosen step size, by half of the seeds.
+    """Updates of one design at its chosen step size, by half of the seeds.
 
-    step_size is None, and the updates infinite, if no step size took every choosing seed there.
+    choosing and pricing hold updates run, (seeds/2,); missed counts those that did not reach.
     """
 
     design: Design
-    step_size: float | None
+    step_size: float
     on_grid_edge: bool
     choosing: np.ndarray
+    choosing_missed: int
     pricing: np.ndarray
+    pricing_missed: int
 
-    def cost(self, updates: np.ndarray, config: SweepConfig, cost_ratio: float) -> np.ndarray:
-        """Return the cost to target of runs that needed this many updates, training-cost units."""
+    def cost(self, updates: np.ndarray, config: SweepConfig, gen_train_ratio: float) -> np.ndarray:
+        """Return the cost of runs of this many updates, training-cost units."""
         return cost_to_target(
             updates,
             self.design.batch_size,
             self.design.rollouts_per_update,
             self.design.buffer_size,
-            cost_ratio,
+            gen_train_ratio,
             fixed_cost=config.fixed_cost,
             start=self.design.start,
         )
@@ -51,18 +55,25 @@ class Measured:
 
 @dataclass(frozen=True)
 class Ratio:
-    """A ratio of two mean costs and its 95 % interval; NaN where a mean is infinite."""
+    """A ratio of two mean costs and its 95 % interval; a lower bound if at_least.
+
+    NaN where the denominator itself is only a lower bound, or there is nothing to compare.
+    """
 
     value: float
     low: float
     high: float
+    at_least: bool = False
+
+
+NOTHING = Ratio(np.nan, np.nan, np.nan)
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """What one cost ratio gives: costs in training-cost units, ratios to on-policy."""
+    """What cost_gen / cost_train gives: costs in training-cost units, ratios to on-policy."""
 
-    cost_ratio: float
+    gen_train_ratio: float
     on_policy: Measured
     on_policy_cost: float
     best: Measured
@@ -78,91 +89,88 @@ class Comparison:
 
 def measurements(config: SweepConfig, plan: Plan, table: Path) -> dict[Design, Measured]:
     """Return what was measured of every design, its step size chosen on the first half."""
-    runs: dict[tuple, dict[float, dict[int, float]]] = {}
+    runs: dict[Design, dict[float, list[tuple[int, int, bool]]]] = {}
     for row in read_rows(table):
-        key = (
-            *(int(row[name]) for name in ("batch_size", "rollouts_per_update", "buffer_size")),
-            row["draw"],
-            row["start"],
-        )
-        updates = float(row["updates_to_target"] or "inf")
-        runs.setdefault(key, {}).setdefault(float(row["step_size"]), {})[int(row["seed"])] = updates
+        sizes = (int(row[name]) for name in ("batch_size", "rollouts_per_update", "buffer_size"))
+        design = Design(*sizes, row["draw"], row["start"])
+        run = (int(row["seed"]), int(row["updates"]), row["status"] == "reached")
+        runs.setdefault(design, {}).setdefault(float(row["step_size"]), []).append(run)
     return {
-        design: chosen(design, runs[dataclasses.astuple(design)], config.seeds)
+        design: chosen(design, runs[design], config.seeds, config.max_updates)
         for design in plan.designs
     }
 
 
-def chosen(design: Design, runs: dict[float, dict[int, float]], seeds: int) -> Measured:
-    """Return the measurement of a design at the step size with the fewest mean updates."""
-    steps = sorted(runs)
-    updates = np.array([[runs[step][seed] for seed in sorted(runs[step])] for step in steps])
-    half = seeds // 2
-    means = updates[:, :half].mean(axis=1)
-    best = int(np.argmin(means))
-    if np.isinf(means[best]):
-        nothing = np.full(half, np.inf)
-        return Measured(design, None, False, nothing, nothing)
+def chosen(
+    design: Design, runs: dict[float, list[tuple[int, int, bool]]], seeds: int, max_updates: int
+) -> Measured:
+    """Return the measurement of a design at its best step size on the choosing seeds."""
+    steps, half = sorted(runs), seeds // 2
+    ordered = [sorted(runs[step]) for step in steps]
+    reached = np.array([[ok for _, _, ok in row] for row in ordered])
+    # A run that diverged early has not reached the target either: it counts as a full one.
+    updates = np.where(reached, [[used for _, used, _ in row] for row in ordered], max_updates)
+    missed = (~reached[:, :half]).any(axis=1)
+    best = int(np.lexsort((updates[:, :half].mean(axis=1), missed))[0])
     return Measured(
         design=design,
         step_size=steps[best],
         on_grid_edge=best in (0, len(steps) - 1),
         choosing=updates[best, :half],
+        choosing_missed=int((~reached[best, :half]).sum()),
         pricing=updates[best, half:],
+        pricing_missed=int((~reached[best, half:]).sum()),
     )
 
 
-def mean_ratio(top: np.ndarray, bottom: np.ndarray) -> Ratio:
-    """Return mean(top) / mean(bottom) with a bootstrap interval; the two are independent."""
-    if not (np.isfinite(top).all() and np.isfinite(bottom).all()):
-        value = np.inf if np.isfinite(bottom).all() else np.nan
-        return Ratio(value, np.nan, np.nan)
+def priced_ratio(
+    top: Measured, bottom: Measured, config: SweepConfig, gen_train_ratio: float
+) -> Ratio:
+    """Return the ratio of mean costs on the pricing seeds, with its bootstrap interval."""
+    if top.design == bottom.design:
+        return Ratio(1.0, 1.0, 1.0)
+    if bottom.pricing_missed:
+        return NOTHING
+    above = top.cost(top.pricing, config, gen_train_ratio)
+    below = bottom.cost(bottom.pricing, config, gen_train_ratio)
     rng = np.random.default_rng(0)
-    picks = rng.integers(0, len(top), (2, RESAMPLES, len(top)))
-    resampled = top[picks[0]].mean(axis=1) / bottom[picks[1]].mean(axis=1)
+    picks = rng.integers(0, len(above), (2, RESAMPLES, len(above)))
+    resampled = above[picks[0]].mean(axis=1) / below[picks[1]].mean(axis=1)
     low, high = np.percentile(resampled, [2.5, 97.5])
-    return Ratio(float(top.mean() / bottom.mean()), float(low), float(high))
+    value = above.mean() / below.mean()
+    return Ratio(float(value), float(low), float(high), at_least=top.pricing_missed > 0)
 
 
 def compared(
-    config: SweepConfig, plan: Plan, found: dict[Design, Measured], prediction: tuple
+    config: SweepConfig, plan: Plan, found: dict[Design, Measured], prediction: Prediction
 ) -> Comparison:
-    """Return the comparison at the cost ratio of one prediction."""
-    mu, design, verdict, predicted_ratio = prediction
+    """Return the comparison at the cost_gen / cost_train of one prediction."""
+    mu = prediction.gen_train_ratio
 
-    def choosing(run: Measured) -> float:
-        return float(run.cost(run.choosing, config, mu).mean())
+    def on_choosing_seeds(run: Measured) -> tuple[bool, float]:
+        return run.choosing_missed > 0, float(run.cost(run.choosing, config, mu).mean())
 
-    def pricing(run: Measured) -> np.ndarray:
-        return run.cost(run.pricing, config, mu)
-
-    reference = found[plan.on_policy]
-    best = min((found[d] for d in dict.fromkeys((plan.on_policy, *plan.grid))), key=choosing)
-    smaller = min((found[d] for d in plan.smaller), key=choosing, default=None)
-    nothing = Ratio(np.nan, np.nan, np.nan)
-    base = pricing(reference)
-    same = found[design] is best
+    reference, predicted = found[plan.on_policy], found[prediction.design]
+    grid = dict.fromkeys((plan.on_policy, *plan.grid))
+    best = min((found[design] for design in grid), key=on_choosing_seeds)
+    smaller = min((found[d] for d in plan.smaller), key=on_choosing_seeds, default=None)
+    regret = priced_ratio(predicted, best, config, mu)
     return Comparison(
-        cost_ratio=mu,
+        gen_train_ratio=mu,
         on_policy=reference,
-        on_policy_cost=float(base.mean()),
+        on_policy_cost=float(reference.cost(reference.pricing, config, mu).mean()),
         best=best,
-        best_ratio=mean_ratio(pricing(best), base),
-        predicted=found[design],
-        verdict=verdict,
-        predicted_ratio=predicted_ratio,
-        measured_ratio=mean_ratio(pricing(found[design]), base),
-        regret=Ratio(0.0, 0.0, 0.0)
-        if same
-        else shifted(mean_ratio(pricing(found[design]), pricing(best)), -1.0),
+        best_ratio=priced_ratio(best, reference, config, mu),
+        predicted=predicted,
+        verdict=prediction.verdict,
+        predicted_ratio=prediction.cost_ratio,
+        measured_ratio=priced_ratio(predicted, reference, config, mu),
+        regret=dataclasses.replace(
+            regret, value=regret.value - 1, low=regret.low - 1, high=regret.high - 1
+        ),
         smaller=smaller,
-        smaller_ratio=nothing if smaller is None else mean_ratio(pricing(smaller), base),
+        smaller_ratio=NOTHING if smaller is None else priced_ratio(smaller, reference, config, mu),
     )
-
-
-def shifted(ratio: Ratio, by: float) -> Ratio:
-    """Return the ratio with a constant added to value and interval."""
-    return Ratio(ratio.value + by, ratio.low + by, ratio.high + by)
 
 
 def summarise(config: SweepConfig, plan: Plan, table: Path) -> list[Comparison]:
@@ -176,9 +184,13 @@ def warnings(config: SweepConfig, plan: Plan, summary: list[Comparison]) -> list
     out = []
     shown = {run.design: run for row in summary for run in shown_runs(row)}
     for run in shown.values():
-        if run.step_size is None:
-            out.append(f"{label(run.design)}: no step size took every choosing seed to the target")
-        elif run.on_grid_edge:
+        if run.pricing_missed:
+            out.append(
+                f"{label(run.design)}: {run.pricing_missed} of {len(run.pricing)} pricing seeds "
+                f"did not reach the target in {config.max_updates} updates; its cost is at least "
+                "what is printed"
+            )
+        if run.on_grid_edge:
             out.append(
                 f"{label(run.design)}: best step size {run.step_size:g} lies on the grid's edge"
             )
@@ -211,13 +223,12 @@ def label(design: Design) -> str:
     return f"x={design.staleness_horizon:.3g} y={design.replay_ratio:.3g}{note}"
 
 
-def number(ratio: Ratio, form: str = ".2f") -> str:
-    """Return ``value [low, high]``, or ``value`` alone where there is no interval."""
+def number(ratio: Ratio) -> str:
+    """Return ``value [low, high]``; an interval of no width, from equal runs, is left out."""
     if np.isnan(ratio.value):
         return "-"
-    if np.isnan(ratio.low):
-        return "not reached"
-    return f"{ratio.value:{form}} [{ratio.low:{form}}, {ratio.high:{form}}]"
+    value = f"{'>= ' if ratio.at_least else ''}{ratio.value:.2f}"
+    return value if ratio.low == ratio.high else f"{value} [{ratio.low:.2f}, {ratio.high:.2f}]"
 
 
 def table_lines(header: tuple[str, ...], rows: list[tuple[str, ...]]) -> list[str]:
@@ -239,12 +250,12 @@ def text(summary: list[Comparison], config: SweepConfig, plan: Plan) -> str:
         f"{half} seeds, priced on {half} others; [95 % interval].",
         "",
     ]
-    header = ("cost ratio", "on-policy cost", "best measured", "its cost")
+    header = ("gen/train cost", "on-policy cost", "best measured", "its cost")
     header += ("predicted", "predicted cost", "its measured cost", "regret")
     header += ("cheapest smaller batch", "its cost")
     rows = [
         (
-            f"{row.cost_ratio:g}",
+            f"{row.gen_train_ratio:g}",
             f"{row.on_policy_cost:.4g}",
             label(row.best.design),
             number(row.best_ratio),
@@ -258,14 +269,21 @@ def text(summary: list[Comparison], config: SweepConfig, plan: Plan) -> str:
         for row in summary
     ]
     lines += table_lines(header, rows)
+    skipped = len(config.horizons) * len(config.replay_ratios) - len(plan.grid)
+    if skipped:
+        lines.append(f"{skipped} grid cells left out: N < B cannot be drawn without replacement.")
     notes = warnings(config, plan, summary)
     return "\n".join([*lines, *(f"warning: {note}" for note in notes)])
 
 
 def summary_row(row: Comparison) -> dict[str, object]:
     """Return a comparison as one flat row of the summary table."""
-    flat: dict[str, object] = {"cost_ratio": row.cost_ratio, "on_policy_cost": row.on_policy_cost}
-    flat |= {"verdict": row.verdict, "predicted_cost_ratio": row.predicted_ratio}
+    flat: dict[str, object] = {
+        "gen_train_ratio": row.gen_train_ratio,
+        "on_policy_cost": row.on_policy_cost,
+        "verdict": row.verdict,
+        "predicted_cost_ratio": row.predicted_ratio,
+    }
     runs = {"on_policy": row.on_policy, "best": row.best, "predicted": row.predicted}
     if row.smaller is not None:
         runs["smaller"] = row.smaller
@@ -273,6 +291,8 @@ def summary_row(row: Comparison) -> dict[str, object]:
         for key, value in dataclasses.asdict(run.design).items():
             flat[f"{name}_{key}"] = value
         flat[f"{name}_step_size"] = run.step_size
+        flat[f"{name}_updates"] = float(run.pricing.mean())
+        flat[f"{name}_missed"] = run.pricing_missed
     ratios = {"best_ratio": row.best_ratio, "measured_ratio": row.measured_ratio}
     ratios |= {"regret": row.regret, "smaller_ratio": row.smaller_ratio}
     for name, ratio in ratios.items():
@@ -310,30 +330,32 @@ def draw_heat_map(
         image = draw_panel(axes, row, config, plan, found)
     bar = figure.colorbar(image, ax=figure.axes, shrink=0.8, extend="both")
     bar.set_label("cost to target / on-policy (log scale)")
-    bar.set_ticks([np.log2(value) for value in (0.25, 0.5, 1, 2, 4)], labels="¼ ½ 1 2 4".split())
+    bar.set_ticks(
+        [np.log2(value) for value in (0.25, 0.5, 1, 2, 4)], labels=["1/4", "1/2", "1", "2", "4"]
+    )
     handles, names = figure.axes[0].get_legend_handles_labels()
     figure.legend(handles, names, loc="outside lower center", ncols=3, frameon=False)
     figure.savefig(path, dpi=100, metadata={"Software": None})
 
 
 def draw_panel(axes, row: Comparison, config: SweepConfig, plan: Plan, found: dict):
-    """Draw one panel and return its image; crossed cells did not reach the target."""
+    """Draw one panel and return its image; ">" marks cells with a seed that did not reach."""
     horizons, ratios = sorted(config.horizons), sorted(config.replay_ratios)
-    base = float(row.on_policy.cost(row.on_policy.pricing, config, row.cost_ratio).mean())
+    base = float(row.on_policy.cost(row.on_policy.pricing, config, row.gen_train_ratio).mean())
     values = np.full((len(ratios), len(horizons)), np.nan)
+    missed = np.zeros(values.shape, bool)
     for design in plan.grid:
         run = found[design]
         j, i = ratios.index(design.replay_ratio), horizons.index(design.staleness_horizon)
-        values[j, i] = run.cost(run.pricing, config, row.cost_ratio).mean() / base
-    shown = np.where(np.isfinite(values), values, np.nan)
+        values[j, i] = run.cost(run.pricing, config, row.gen_train_ratio).mean() / base
+        missed[j, i] = run.pricing_missed > 0
     image = axes.imshow(
-        np.log2(shown), origin="lower", aspect="auto", cmap="PuOr_r", vmin=-2, vmax=2
+        np.log2(values), origin="lower", aspect="auto", cmap="PuOr_r", vmin=-2, vmax=2
     )
     for j, i in np.ndindex(values.shape):
         if np.isfinite(values[j, i]):
-            axes.text(i, j, f"{values[j, i]:.2f}", ha="center", va="bottom", fontsize=7)
-        elif np.isinf(values[j, i]):
-            axes.text(i, j, "x", ha="center", va="bottom", fontsize=7)
+            bound = ">" if missed[j, i] else ""
+            axes.text(i, j + 0.22, f"{bound}{values[j, i]:.2f}", ha="center", fontsize=7)
 
     def place(design: Design) -> tuple[float, float]:
         at = (design.staleness_horizon, design.replay_ratio)
@@ -349,12 +371,10 @@ def draw_panel(axes, row: Comparison, config: SweepConfig, plan: Plan, found: di
     ]
     for run, marker, name, colour in marks:
         x, y = place(run.design)
-        axes.plot(
-            x, y - 0.2, marker, label=name, color=colour, markersize=11, markeredgecolor="white"
-        )
+        axes.plot(x, y, marker, label=name, color=colour, markersize=11, markeredgecolor="white")
     axes.set_xticks(range(len(horizons)), [f"{h:g}" for h in horizons])
     axes.set_yticks(range(len(ratios)), [f"{r:g}" for r in ratios])
     axes.set_xlabel("staleness horizon x = N/R (updates)")
     axes.set_ylabel("replay ratio y = B/R")
-    axes.set_title(f"cost_gen / cost_train = {row.cost_ratio:g}", fontsize=10)
+    axes.set_title(f"cost_gen / cost_train = {row.gen_train_ratio:g}", fontsize=10)
     return image

@@ -24,11 +24,11 @@ class BanditConfig:
     """Arms of each prompt, >= 2."""
     features: int = 16
     """Number of features; 0: tabular, one parameter a (prompt, arm) pair."""
-    spectrum_power: float = 1.0
+    spectrum_power: float = 2.0
     """Power-law decay a of the features' variance, j^-a; larger is worse conditioned."""
-    reward_spread: float = 0.5
+    reward_spread: float = 1.0
     """Mean rewards lie within 1/2 +- spread/2, in (0, 1]; smaller means noisier gradients."""
-    kl: float = 0.05
+    kl: float = 0.2
     """Weight of the KL term to the uniform policy; 0: plain reward."""
     problem_seed: int = 0
     """Seed of features and mean rewards."""
@@ -56,17 +56,17 @@ class SweepConfig:
     """What to train on."""
     batch_size: int = 64
     """Rollouts used per update (B)."""
-    horizons: tuple[float, ...] = (1, 2, 4, 8, 16, 32)
+    horizons: tuple[float, ...] = (1, 2, 4, 8, 16)
     """Staleness horizons x = N/R to try, in updates a rollout stays; N = x R must be whole."""
     replay_ratios: tuple[float, ...] = (1, 2, 4, 8)
     """Replay ratios y = B/R to try, mean uses per rollout; R = B/y must be whole."""
-    step_sizes: tuple[float, ...] = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0)
+    step_sizes: tuple[float, ...] = (2, 2.8, 4, 5.6, 8, 11, 16, 22, 32, 45, 64, 90)
     """Step sizes (learning rates) to try for every design."""
     seeds: int = 32
     """Seeds of each setting, even: the first half chooses, the second half prices."""
     first_seed: int = 0
     """Number of the first seed."""
-    cost_ratios: tuple[float, ...] = (1, 2, 5, 10, 20, 50)
+    gen_train_ratios: tuple[float, ...] = (1, 2, 5, 10, 20, 50)
     """cost_gen / cost_train to price: cost of generating one rollout in units of training on it."""
     target: float = 0.02
     """Target gap as a fraction of the initial gap to the best objective, in (0, 1)."""
@@ -125,7 +125,7 @@ def check(config: SweepConfig) -> None:
         raise ValueError(f"seeds must be even (half choose, half price), got {config.seeds}")
     if not 0 <= config.first_seed < 2**31 - config.seeds:
         raise ValueError(f"first_seed must be in [0, 2^31 - seeds), got {config.first_seed}")
-    for name in ("horizons", "replay_ratios", "step_sizes", "cost_ratios"):
+    for name in ("horizons", "replay_ratios", "step_sizes", "gen_train_ratios"):
         values = getattr(config, name)
         if not values:
             raise ValueError(f"{name} must hold at least one number, got none")

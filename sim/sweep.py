@@ -29,6 +29,7 @@ from sim.train import Lane
 from theory.command import run_command
 
 VERSION = "0.1.0"
+SWEPT = ("horizons", "replay_ratios", "step_sizes", "seeds", "first_seed", "gen_train_ratios")
 
 
 def lane_of(config: SweepConfig, problem: Problem, design: Design, step: float, seed: int) -> Lane:
@@ -89,7 +90,7 @@ def table_row(config: SweepConfig, design: Design, step: float, seed: int) -> di
     """Return the part of a row that is known before the run: id, config, versions, commit."""
     row = {"id": row_id(design, step, seed), **config_record(config)}
     row |= {f"{config.problem}_{name}": value for name, value in row.pop(config.problem).items()}
-    for name in ("horizons", "replay_ratios", "step_sizes", "seeds", "first_seed", "cost_ratios"):
+    for name in SWEPT:
         del row[name]
     row |= dataclasses.asdict(design)
     row |= {
@@ -111,6 +112,8 @@ def finished_row(config: SweepConfig, job: tuple, end: Finished) -> dict[str, ob
 def opened(config: SweepConfig) -> Path:
     """Return the run's folder with its config saved, new or that of the same config."""
     record = config_record(config)
+    if config.id and (Path(config.id).name != config.id or config.id.startswith(".")):
+        raise ValueError(f"id must be a plain folder name, got {config.id!r}")
     folder = config.results / (config.id or f"{config.problem}-{digest(record)}")
     folder.mkdir(parents=True, exist_ok=True)
     saved = folder / "config.json"

@@ -5,6 +5,7 @@ cut off when the table is opened again. When every row is there the table is sor
 one step. A lock keeps a second process out.
 """
 
+import contextlib
 import csv
 import fcntl
 import io
@@ -29,15 +30,16 @@ class Table:
         """Take the lock, repair a torn end, read the finished rows."""
         self.path = path
         self.columns = tuple(columns)
-        self._lock = open(path.with_suffix(".lock"), "w")
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            self._lock.close()
-            raise ValueError(f"{path} is being written by another process") from None
-        self._repair()
-        self.rows = read_rows(path)
-        self._file = open(path, "a", newline="")
+        with contextlib.ExitStack() as on_failure:
+            lock = on_failure.enter_context(open(path.with_suffix(".lock"), "w"))
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise ValueError(f"{path} is being written by another process") from None
+            self._repair()
+            self.rows = read_rows(path)
+            self._file = on_failure.enter_context(open(path, "a", newline=""))
+            self._open = on_failure.pop_all()
 
     def _repair(self) -> None:
         """Cut a torn last line; write the header if there is none; refuse other columns."""
@@ -75,14 +77,19 @@ class Table:
         self, kind: type | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Close the file and give the lock back."""
-        self._file.close()
-        self._lock.close()
+        self._open.close()
 
 
 def csv_line(values: Sequence[object]) -> str:
-    """Return one line of the table; floats are written so that they read back exactly."""
+    """Return one line of the table; floats are written so that they read back exactly.
+
+    Raises:
+        ValueError: if a value holds a line break, which would look like a torn line.
+    """
     out = io.StringIO()
     csv.writer(out, lineterminator="\n").writerow(values)
+    if out.getvalue().count("\n") != 1:
+        raise ValueError(f"a table value must not hold a line break, got {values}")
     return out.getvalue()
 
 

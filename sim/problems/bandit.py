@@ -207,10 +207,10 @@ def bandit(
     best = best_objective(table, reward, kl, dim)
     start, _ = objective(np.zeros(dim), table, reward, kl)
     env = BanditEnv(
-        features=None if table is None else jnp.asarray(np.float32(table)),
-        reward_mean=jnp.asarray(np.float32(reward)),
-        kl=jnp.asarray(np.float32(kl)),
-        best=jnp.asarray(np.float32(best)),
+        features=None if table is None else jax.device_put(np.float32(table)),
+        reward_mean=jax.device_put(np.float32(reward)),
+        kl=jax.device_put(np.float32(kl)),
+        best=jax.device_put(np.float32(best)),
     )
     return Problem(
         name="bandit",

@@ -88,9 +88,9 @@ def quadratic(
     ages = np.arange(max_age + 1)
     by_age = np.ones(max_age + 1) if sigma2 is None else np.asarray(sigma2(ages), float)
     env = QuadraticEnv(
-        curvature=jnp.asarray(np.float32(curvature)),
-        noise_std=jnp.asarray(np.float32(noise_std * curvature ** (noise_power / 2))),
-        sigma=jnp.asarray(np.float32(np.sqrt(by_age))),
+        curvature=jax.device_put(np.float32(curvature)),
+        noise_std=jax.device_put(np.float32(noise_std * curvature ** (noise_power / 2))),
+        sigma=jax.device_put(np.float32(np.sqrt(by_age))),
     )
     return Problem(
         name="quadratic",

@@ -99,9 +99,7 @@ def test_all_subsets_are_equally_likely():
 def test_replacement_flag_is_per_draw():
     bits = jax.random.bits(jax.random.key(1), (2000, 6))
     flags = jnp.arange(2000) % 2 == 0
-    ranks = np.asarray(
-        replay.draw_ranks(bits, jnp.full(2000, 6), jnp.full(2000, 6), flags)
-    )
+    ranks = np.asarray(replay.draw_ranks(bits, jnp.full(2000, 6), jnp.full(2000, 6), flags))
     distinct = np.array([len(set(row)) for row in ranks.tolist()])
     assert (distinct[1::2] == 6).all()
     assert (distinct[::2] < 6).mean() > 0.9

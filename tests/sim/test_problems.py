@@ -33,7 +33,9 @@ def test_bandit_objective_and_its_gradient(knobs):
     env: BanditEnv = problem.env
     theta = some_theta(problem, 1.0)
     features = None if env.features is None else np.float64(env.features)
-    value, slope = objective(np.float64(theta), features, np.float64(env.reward_mean), float(env.kl))
+    value, slope = objective(
+        np.float64(theta), features, np.float64(env.reward_mean), float(env.kl)
+    )
 
     def gap(parameters):
         return problem.loss(env, problem.forward(env, parameters))

@@ -1,0 +1,28 @@
+# make run        set up .venv and sweep replay designs in the simulator (ARGS="--smoke" for a quick one)
+# make test       set up .venv and run the tests (under 10 minutes)
+# make test-full  the same with the stated sizes, log in docs/checks/
+# make bench      simulator speed beside a NumPy and a numba loop
+PYTHON ?= python3
+VENV := .venv
+PY := $(VENV)/bin/python
+INSTALL := $(PY) -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+
+.PHONY: run test test-full bench
+run: $(VENV)/.installed
+	$(PY) -m sim.sweep $(ARGS)
+
+test: $(VENV)/.installed
+	$(PY) -m pytest $(ARGS)
+
+test-full: $(VENV)/.installed
+	set -o pipefail; $(PY) -m pytest -m "" --durations=15 $(ARGS) 2>&1 | tee docs/checks/test-full.log
+
+bench: $(VENV)/.installed
+	$(INSTALL) --editable '.[benchmarks]'
+	$(PY) benchmarks/sim_speed.py
+
+SHELL := /bin/bash
+$(VENV)/.installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(INSTALL) --editable '.[sim,dev]'
+	touch $@
