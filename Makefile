@@ -19,7 +19,7 @@ test-full: $(VENV)/.installed
 
 bench: $(VENV)/.installed
 	$(INSTALL) --editable '.[benchmarks]'
-	$(PY) benchmarks/sim_speed.py
+	$(PY) benchmarks/sim_speed.py $(ARGS)
 
 SHELL := /bin/bash
 $(VENV)/.installed: pyproject.toml constraints.txt

@@ -66,48 +66,59 @@ def below(bits: Array, bound: Array) -> Array:
     return ((high * bound + ((low * bound) >> 16)) >> 16).astype(jnp.int32)
 
 
-def draw_ranks(bits: Array, capacity: Array, batch_size: Array, replace: Array) -> Array:
-    """Return the ranks of a uniform draw from the buffer; leading axes are independent draws.
+def drawn_ranks(
+    keys: Array, capacity: Array, batch_size: Array, replace: Array, width: int
+) -> Array:
+    """Return the ranks of uniform draws from the buffer, of many draws for many lanes at once.
 
     Without replacement it is Floyd's subset sampling: the i-th draw is uniform among the first
     ``capacity - batch_size + i + 1`` ranks, and a rank already drawn is replaced by the last one.
+    A batch as large as the buffer is the whole buffer. What no lane needs is not computed.
 
     Args:
-        bits: uint32 random bits, (..., width).
-        capacity: rollouts to draw from, (...,); >= batch_size without replacement.
-        batch_size: entries in use, (...,); the rest of the width is arbitrary but in range.
-        replace: draw with replacement, (...,) bool.
+        keys: one key a lane, (L,).
+        capacity: rollouts to draw from, (T, L); >= batch_size without replacement.
+        batch_size: entries in use, (L,), <= width; the others are arbitrary but in range.
+        replace: draw with replacement, (L,) bool.
+        width: entries of a draw.
 
     Returns:
-        int32 (..., width).
+        int32 (T, L, width).
     """
-    width = bits.shape[-1]
-    last = capacity[..., None] - batch_size[..., None] + jnp.arange(width)
-    last = jnp.where(replace[..., None], capacity[..., None] - 1, last)
+    draws = len(capacity)
+    entry = jnp.arange(width, dtype=jnp.int32)
+    whole = (~replace & (capacity == batch_size))[..., None]
+    floyd = capacity[..., None] - batch_size[:, None] + entry
+    last = jnp.where(replace[:, None], capacity[..., None] - 1, floyd)
     last = jnp.minimum(last, capacity[..., None] - 1)
-    candidate = below(bits, last + 1)
-    return jax.lax.cond(
-        replace.all(), lambda ranks, _: ranks, _resolve_repeats(replace), candidate, last
-    )
+
+    def in_order() -> Array:
+        return jnp.minimum(entry, last)
+
+    def random() -> Array:
+        bits = jax.vmap(lambda key: jax.random.bits(key, (draws, width)), out_axes=1)(keys)
+        candidate = below(bits, last + 1)
+        distinct = jax.lax.cond(
+            replace.all(), lambda: candidate, lambda: without_repeats(candidate, last, replace)
+        )
+        return jnp.where(whole, in_order(), distinct)
+
+    return jax.lax.cond(whole.all(), in_order, random)
 
 
-def _resolve_repeats(replace: Array):
-    """Return the sequential part of Floyd's sampling, over the width, for all draws at once."""
+def without_repeats(candidate: Array, last: Array, replace: Array) -> Array:
+    """Return candidates (T, L, width) with repeats replaced by ``last``, unless replace (L,)."""
+    lead, width = candidate.shape[:-1], candidate.shape[-1]
+    by_entry = candidate.reshape(-1, width).T
+    last_by_entry = last.reshape(-1, width).T
+    keep = jnp.broadcast_to(replace, lead).ravel()
 
-    def resolve(candidate: Array, last: Array) -> Array:
-        lead = candidate.shape[:-1]
-        flat = candidate.reshape(-1, candidate.shape[-1]).T
-        tail = last.reshape(flat.shape[::-1]).T
-        keep = jnp.broadcast_to(replace, lead).reshape(-1)
+    def step(i, chosen):
+        repeated = jnp.any(chosen == by_entry[i], axis=0) & ~keep
+        return chosen.at[i].set(jnp.where(repeated, last_by_entry[i], by_entry[i]))
 
-        def step(i, chosen):
-            repeated = jnp.any(chosen == flat[i], axis=0) & ~keep
-            return chosen.at[i].set(jnp.where(repeated, tail[i], flat[i]))
-
-        chosen = jax.lax.fori_loop(0, len(flat), step, jnp.full_like(flat, -1))
-        return chosen.T.reshape(candidate.shape)
-
-    return resolve
+    chosen = jax.lax.fori_loop(0, width, step, jnp.full_like(by_entry, -1))
+    return chosen.T.reshape(candidate.shape)
 
 
 def locate(rank: Array, rollouts_per_update: Array, tick: Array, rows: int) -> tuple[Array, Array]:

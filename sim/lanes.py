@@ -9,8 +9,8 @@ import collections
 import os
 import queue
 import threading
-from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -28,6 +28,10 @@ from sim.train import (
     stack_lanes,
 )
 
+# Lanes of one worker. Rounding may differ between widths: a fixed one resumes bit for bit.
+WIDTH = 64
+IDLE = Lane(1, 1, 1, 0.0, False, False, np.inf, 1, 0, 0)
+Runner = Callable[..., Any]
 STATUS_NAMES = {REACHED: "reached", OUT_OF_UPDATES: "not_reached", DIVERGED: "diverged"}
 
 
@@ -62,8 +66,8 @@ def run_lanes(
     lanes: Sequence[Lane],
     allocation: Allocation,
     *,
-    width: int = 64,
     workers: int | None = None,
+    runner: Runner | None = None,
 ) -> Iterator[list[Finished]]:
     """Yield the ends of all lanes as they come, those of one block together.
 
@@ -71,24 +75,23 @@ def run_lanes(
         problem: the problem.
         lanes: settings and seeds; those expected to run longest are best put first.
         allocation: sizes that hold every lane.
-        width: lanes a worker runs at once, >= 1. Rounding may differ between widths, and only
-            there: resume with the same one.
-        workers: threads; None: one a core.
+        workers: threads, >= 1; None: one a core.
+        runner: what ``compiled_runner`` returned for this problem and allocation; None: compile.
 
     Raises:
-        ValueError: if width or workers is below 1.
+        ValueError: if workers is below 1.
     """
     workers = (os.cpu_count() or 1) if workers is None else workers
-    if width < 1 or workers < 1:
-        raise ValueError(f"width and workers must be >= 1, got {width} and {workers}")
+    if workers < 1:
+        raise ValueError(f"workers must be >= 1, got {workers}")
     if not lanes:
         return
-    runner = _compiled(problem, allocation, width)
+    runner = compiled_runner(problem, allocation) if runner is None else runner
     pending = collections.deque(enumerate(lanes))
     results: queue.SimpleQueue = queue.SimpleQueue()
     stop = threading.Event()
     for _ in range(workers):
-        arguments = (runner, problem, allocation, width, pending, results, stop)
+        arguments = (runner, problem, allocation, pending, results, stop)
         threading.Thread(target=_work, args=arguments, daemon=True).start()
     try:
         missing = len(lanes)
@@ -102,24 +105,24 @@ def run_lanes(
         stop.set()
 
 
-def _compiled(problem: Problem, allocation: Allocation, width: int):
-    """Compile the block once, before any thread runs it."""
-    lanes = stack_lanes([Lane(1, 1, 1, 0.0, False, False, 0.0, 1, 0, 0)] * width)
-    state = blank_state(problem, allocation, width)
+def compiled_runner(problem: Problem, allocation: Allocation) -> Runner:
+    """Return the compiled block for WIDTH lanes, to be shared by all workers."""
+    lanes = stack_lanes([IDLE] * WIDTH)
+    state = blank_state(problem, allocation, WIDTH)
     runner = block_runner(problem, allocation)
-    return runner.lower(problem.env, lanes, state, np.zeros(width, bool), np.int32(0)).compile()
+    return runner.lower(problem.env, lanes, state, np.zeros(WIDTH, bool), np.int32(0)).compile()
 
 
-def _work(runner, problem, allocation, width, pending, results, stop) -> None:
+def _work(runner, problem, allocation, pending, results, stop) -> None:
     """Advance one set of lanes until nothing is pending; any error ends the run through results."""
     try:
-        lanes = stack_lanes([Lane(1, 1, 1, 0.0, False, False, np.inf, 1, 0, 0)] * width)
-        state = blank_state(problem, allocation, width)
-        running: list[int | None] = [None] * width
+        lanes = stack_lanes([IDLE] * WIDTH)
+        state = blank_state(problem, allocation, WIDTH)
+        running: list[int | None] = [None] * WIDTH
         tick = 0
         while not stop.is_set():
-            fresh = np.zeros(width, bool)
-            for place in range(width):
+            fresh = np.zeros(WIDTH, bool)
+            for place in range(WIDTH):
                 if running[place] is None and (job := _next(pending)) is not None:
                     running[place], lane = job
                     for column, value in zip(lanes, lane, strict=True):

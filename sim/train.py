@@ -105,19 +105,31 @@ def started(problem: Problem, allocation: Allocation, env: Any, lane: Lane) -> S
     )
 
 
-def block_numbers(problem: Problem, allocation: Allocation, lane: Lane, updates: Array) -> Any:
-    """Return the random numbers of the next block: rollout noise and drawn ranks, (steps, ...)."""
-    keys = streams(lane_key(lane), TRAIN, updates // allocation.steps)
-    stored = jnp.maximum(lane.batch_size, lane.rollouts_per_update)
-    grown = stored + (updates + jnp.arange(allocation.steps)) * lane.rollouts_per_update
-    capacity = jnp.where(lane.growing, jnp.minimum(grown, lane.buffer_size), lane.buffer_size)
-    ranks = replay.draw_ranks(
-        jax.random.bits(keys.draw, (allocation.steps, allocation.batch)),
-        capacity,
-        jnp.broadcast_to(lane.batch_size, capacity.shape),
-        jnp.broadcast_to(lane.replace, capacity.shape),
+def block_numbers(problem: Problem, allocation: Allocation, lanes: Lane, updates: Array) -> Any:
+    """Return the random numbers of the next block of all lanes.
+
+    Args:
+        problem: gives the rollouts' noise.
+        allocation: fixed sizes.
+        lanes: settings, (L,) each.
+        updates: updates each lane has done, (L,).
+
+    Returns:
+        Rollout noise, leading axes (steps, L, width), and drawn ranks, (steps, L, batch).
+    """
+    keys = jax.vmap(lambda lane, done: streams(lane_key(lane), TRAIN, done // allocation.steps))(
+        lanes, updates
     )
-    return problem.noise(keys.rollout, (allocation.steps, allocation.width)), ranks
+    shape = (allocation.steps, allocation.width)
+    noise = jax.vmap(lambda key: problem.noise(key, shape), out_axes=1)(keys.rollout)
+    stored = jnp.maximum(lanes.batch_size, lanes.rollouts_per_update)
+    done = updates + jnp.arange(allocation.steps)[:, None]
+    grown = jnp.minimum(stored + done * lanes.rollouts_per_update, lanes.buffer_size)
+    capacity = jnp.where(lanes.growing, grown, lanes.buffer_size)
+    ranks = replay.drawn_ranks(
+        keys.draw, capacity, lanes.batch_size, lanes.replace, allocation.batch
+    )
+    return noise, ranks
 
 
 def outcome(lane: Lane, state: State, loss: Array) -> State:
@@ -186,9 +198,7 @@ def block_runner(
             return jax.tree.map(lambda a, b: pick(fresh, a, b), new, old)
 
         state = jax.lax.cond(fresh.any(), restart, lambda old: old, state)
-        numbers = jax.vmap(
-            lambda lane, updates: block_numbers(problem, allocation, lane, updates), out_axes=1
-        )(lanes, state.updates)
+        numbers = block_numbers(problem, allocation, lanes, state.updates)
 
         def body(carry, xs):
             now, row_numbers = xs

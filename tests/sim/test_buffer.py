@@ -13,7 +13,7 @@ from sim import buffer as replay
 WIDTH, ROWS = 8, 6
 SLOTS = ROWS * WIDTH
 add = jax.jit(replay.add)
-draw = jax.jit(replay.draw_ranks)
+drawn_ranks = jax.jit(replay.drawn_ranks, static_argnums=4)
 
 
 @jax.jit
@@ -53,18 +53,23 @@ def test_rows_keep_their_policy_version():
     assert np.asarray(buffer.version).tolist() == [6, 7, 8, 3, 4, 5]
 
 
-def drawn(bits, capacity, batch, replace):
-    shape = bits.shape[:-1]
-    return np.asarray(
-        draw(bits, np.full(shape, capacity), np.full(shape, batch), np.full(shape, replace))
-    )[..., :batch]
+def drawn(seed, draws, capacity, batch, replace, width=8, lanes=10):
+    """Draws of several lanes with the same settings, (draws * lanes, batch)."""
+    keys = jax.random.split(jax.random.key(seed), lanes)
+    ranks = drawn_ranks(
+        keys,
+        np.full((draws, lanes), capacity),
+        np.full(lanes, batch),
+        np.full(lanes, replace),
+        width,
+    )
+    return np.asarray(ranks).reshape(-1, width)[:, :batch]
 
 
 @pytest.mark.parametrize("replace", [False, True])
 @pytest.mark.parametrize("capacity", [8, 11, 40])
 def test_every_rank_is_equally_likely(replace, capacity):
-    bits = jax.random.bits(jax.random.key(capacity), (20_000, 8))
-    ranks = drawn(bits, capacity, 5, replace)
+    ranks = drawn(capacity, 2000, capacity, 5, replace)
     counts = np.bincount(ranks.ravel(), minlength=capacity)
     assert len(counts) == capacity
     # Drawing without replacement makes counts less variable, so the test is conservative there.
@@ -75,34 +80,38 @@ def test_every_rank_is_equally_likely(replace, capacity):
 @given(capacity=st.integers(1, 300), data=st.data())
 def test_without_replacement_repeats_nothing(capacity, data):
     batch = data.draw(st.integers(1, min(capacity, 16)))
-    rng = np.random.default_rng(data.draw(st.integers(0, 2**31 - 1)))
-    bits = rng.integers(0, 2**32, (50, 16), np.uint32)
-    ranks = drawn(bits, capacity, batch, False)
+    ranks = drawn(data.draw(st.integers(0, 2**31 - 1)), 5, capacity, batch, False, width=16)
     assert ranks.min() >= 0
     assert ranks.max() < capacity
     assert all(len(set(row)) == batch for row in ranks.tolist())
 
 
 def test_whole_buffer_is_drawn_when_batch_equals_capacity():
-    bits = jax.random.bits(jax.random.key(0), (100, 8))
-    assert (np.sort(drawn(bits, 8, 8, False)) == np.arange(8)).all()
+    assert (np.sort(drawn(0, 10, 8, 8, False)) == np.arange(8)).all()
 
 
 def test_all_subsets_are_equally_likely():
-    bits = jax.random.bits(jax.random.key(5), (60_000, 3))
-    ranks = np.sort(drawn(bits, 6, 3, False))
+    ranks = np.sort(drawn(5, 6000, 6, 3, False, width=3))
     _, counts = np.unique(ranks @ [36, 6, 1], return_counts=True)
     assert len(counts) == 20
     assert chisquare(counts).pvalue > 1e-4
 
 
-def test_replacement_flag_is_per_draw():
-    bits = jax.random.bits(jax.random.key(1), (2000, 6))
-    flags = jnp.arange(2000) % 2 == 0
-    ranks = np.asarray(replay.draw_ranks(bits, jnp.full(2000, 6), jnp.full(2000, 6), flags))
-    distinct = np.array([len(set(row)) for row in ranks.tolist()])
-    assert (distinct[1::2] == 6).all()
-    assert (distinct[::2] < 6).mean() > 0.9
+def test_lanes_of_every_kind_mix():
+    """Per lane: with replacement, without, the whole buffer; each as if it were alone."""
+    keys = jax.random.split(jax.random.key(1), 3)
+    capacity = np.array([6, 7, 6])[None].repeat(700, axis=0)
+    replace = np.array([True, False, False])
+    ranks = np.asarray(drawn_ranks(keys, capacity, np.full(3, 6), replace, 6))
+    distinct = np.array([[len(set(row)) for row in lane] for lane in ranks.transpose(1, 0, 2)])
+    assert (distinct[0] < 6).mean() > 0.9
+    assert (distinct[1:] == 6).all()
+    assert set(ranks[:, 1].ravel().tolist()) == set(range(7))
+    assert (ranks[:, 2] == np.arange(6)).all()
+    for i in range(3):
+        one = slice(i, i + 1)
+        alone = drawn_ranks(keys[one], capacity[:, one], np.full(1, 6), replace[one], 6)
+        assert (np.asarray(alone)[:, 0] == ranks[:, i]).all()
 
 
 @pytest.mark.parametrize("bound", [1, 2, 3, 640, replay.MAX_CAPACITY])
