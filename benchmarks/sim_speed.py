@@ -219,7 +219,8 @@ def main(rounds: int = 7, workers: int | None = None, save: bool = False) -> Non
     print(f"sample-gradients per second, B {BATCH} R {NEW}, median of {rounds} rounds")
     for row in rows:
         print(
-            f"N {row['buffer_size']:<3d} draw {row['draw']:7s} numpy {row['numpy_per_second'] / 1e6:6.2f} M/s   "
+            f"N {row['buffer_size']:<3d} draw {row['draw']:7s} "
+            f"numpy {row['numpy_per_second'] / 1e6:6.2f} M/s   "
             f"numba (1 thread) {row['numba_per_second'] / 1e6:6.1f} M/s   "
             f"simulator {row['simulator_per_second'] / 1e6:6.1f} M/s   "
             f"= {row['to_numba_median']:.2f} x numba "
