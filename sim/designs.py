@@ -1,11 +1,14 @@
 """Which replay designs a sweep compares: the grid, smaller batches, and the predictions."""
 
 from dataclasses import dataclass
+from typing import Literal
 
 from sim.buffer import MAX_CAPACITY
 from sim.settings import SweepConfig
 from theory import optimal_design
 
+Draw = Literal["without", "with"]
+Start = Literal["full", "growing"]
 SMALLER_BATCHES = (2, 4, 8)
 
 
@@ -16,8 +19,8 @@ class Design:
     batch_size: int
     rollouts_per_update: int
     buffer_size: int
-    draw: str
-    start: str
+    draw: Draw
+    start: Start
 
     @property
     def replay_ratio(self) -> float:
@@ -56,7 +59,7 @@ class Plan:
         return tuple(dict.fromkeys((self.on_policy, *self.grid, *self.smaller, *extra)))
 
 
-def design_of(batch_size: int, new: int, stored: int, draw: str, start: str) -> Design:
+def design_of(batch_size: int, new: int, stored: int, draw: Draw, start: Start) -> Design:
     """Return a design; a buffer no larger than the first batch has nothing left to grow to."""
     filled_at_once = stored <= max(batch_size, new)
     return Design(batch_size, new, stored, draw, "full" if filled_at_once else start)

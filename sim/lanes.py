@@ -25,6 +25,7 @@ from sim.train import (
     Lane,
     blank_state,
     block_runner,
+    check_lanes,
     stack_lanes,
 )
 
@@ -79,8 +80,9 @@ def run_lanes(
         runner: what ``compiled_runner`` returned for this problem and allocation; None: compile.
 
     Raises:
-        ValueError: if workers is below 1.
+        ValueError: if workers is below 1, or a lane does not fit the allocation.
     """
+    check_lanes(lanes, allocation)
     workers = (os.cpu_count() or 1) if workers is None else workers
     if workers < 1:
         raise ValueError(f"workers must be >= 1, got {workers}")

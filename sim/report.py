@@ -42,7 +42,7 @@ class Measured:
 
     def cost(self, updates: np.ndarray, config: SweepConfig, gen_train_ratio: float) -> np.ndarray:
         """Return the cost of runs of this many updates, training-cost units."""
-        return cost_to_target(
+        cost = cost_to_target(
             updates,
             self.design.batch_size,
             self.design.rollouts_per_update,
@@ -51,6 +51,7 @@ class Measured:
             fixed_cost=config.fixed_cost,
             start=self.design.start,
         )
+        return np.asarray(cost)
 
 
 @dataclass(frozen=True)
@@ -91,8 +92,13 @@ def measurements(config: SweepConfig, plan: Plan, table: Path) -> dict[Design, M
     """Return what was measured of every design, its step size chosen on the first half."""
     runs: dict[Design, dict[float, list[tuple[int, int, bool]]]] = {}
     for row in read_rows(table):
-        sizes = (int(row[name]) for name in ("batch_size", "rollouts_per_update", "buffer_size"))
-        design = Design(*sizes, row["draw"], row["start"])
+        design = Design(
+            batch_size=int(row["batch_size"]),
+            rollouts_per_update=int(row["rollouts_per_update"]),
+            buffer_size=int(row["buffer_size"]),
+            draw="with" if row["draw"] == "with" else "without",
+            start="growing" if row["start"] == "growing" else "full",
+        )
         run = (int(row["seed"]), int(row["updates"]), row["status"] == "reached")
         runs.setdefault(design, {}).setdefault(float(row["step_size"]), []).append(run)
     return {
@@ -324,11 +330,11 @@ def draw_heat_map(
     columns = min(3, len(summary))
     lines = -(-len(summary) // columns)
     figure = Figure(figsize=(4.6 * columns, 3.7 * lines + 0.6), layout="constrained")
-    image = None
-    for place, row in enumerate(summary):
-        axes = figure.add_subplot(lines, columns, place + 1)
-        image = draw_panel(axes, row, config, plan, found)
-    bar = figure.colorbar(image, ax=figure.axes, shrink=0.8, extend="both")
+    images = [
+        draw_panel(figure.add_subplot(lines, columns, place + 1), row, config, plan, found)
+        for place, row in enumerate(summary)
+    ]
+    bar = figure.colorbar(images[0], ax=figure.axes, shrink=0.8, extend="both")
     bar.set_label("cost to target / on-policy (log scale)")
     bar.set_ticks(
         [np.log2(value) for value in (0.25, 0.5, 1, 2, 4)], labels=["1/4", "1/2", "1", "2", "4"]

@@ -95,7 +95,7 @@ class SweepConfig:
 SMOKE = {
     "horizons": (1.0, 2.0, 4.0, 8.0),
     "replay_ratios": (1.0, 2.0, 4.0),
-    "step_sizes": (1.0, 4.0, 16.0),
+    "step_sizes": (2.0, 8.0, 32.0, 128.0),
     "seeds": 8,
     "target": 0.2,
     "max_updates": 1500,

@@ -88,8 +88,11 @@ def jobs(config: SweepConfig, plan: Plan) -> Iterator[tuple[Design, float, int]]
 
 def table_row(config: SweepConfig, design: Design, step: float, seed: int) -> dict[str, object]:
     """Return the part of a row that is known before the run: id, config, versions, commit."""
-    row = {"id": row_id(design, step, seed), **config_record(config)}
-    row |= {f"{config.problem}_{name}": value for name, value in row.pop(config.problem).items()}
+    record = config_record(config)
+    knobs = dataclasses.asdict(getattr(config, config.problem))
+    del record[config.problem]
+    row = {"id": row_id(design, step, seed), **record}
+    row |= {f"{config.problem}_{name}": value for name, value in knobs.items()}
     for name in SWEPT:
         del row[name]
     row |= dataclasses.asdict(design)

@@ -8,7 +8,7 @@ The exact objective is evaluated before every update; a lane is over at the firs
 which it is within the target, when it runs out of updates, or when the objective is not finite.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -236,11 +236,52 @@ LANE_DTYPES = Lane(
 )
 
 
-def stack_lanes(lanes: list[Lane]) -> Lane:
+def stack_lanes(lanes: Sequence[Lane]) -> Lane:
     """Return one Lane of NumPy arrays, (L,) each, from L lanes."""
-    return Lane(
-        *[np.array([lane[i] for lane in lanes], dtype) for i, dtype in enumerate(LANE_DTYPES)]
-    )
+    columns = zip(*lanes, strict=True)
+    return Lane(*map(np.array, columns, LANE_DTYPES))
+
+
+def check_lanes(lanes: Sequence[Lane], allocation: Allocation) -> None:
+    """Check that every lane is a possible run and fits the allocation.
+
+    Args:
+        lanes: settings and seeds.
+        allocation: fixed sizes.
+
+    Raises:
+        ValueError: if one is not, naming the value and what is allowed.
+
+    >>> check_lanes([Lane(8, 4, 6, 0.1, False, False, 0.0, 10, 0, 0)], Allocation(8, 8, 8))
+    Traceback (most recent call last):
+    ValueError: buffer_size must be >= batch_size = 8 to draw without replacement, got 6
+    """
+    for lane in lanes:
+        batch, new, stored = lane.batch_size, lane.rollouts_per_update, lane.buffer_size
+        limits = [
+            ("batch_size", batch, 1, allocation.batch, "the allocated batch"),
+            ("rollouts_per_update", new, 1, allocation.width, "the allocated width"),
+            ("buffer_size", stored, new, allocation.rows * new, "the allocated rows times R"),
+            ("buffer_size", stored, new, replay.MAX_CAPACITY, "the largest buffer"),
+            ("seed", lane.seed, 0, 2**32 - 1, "the largest uint32"),
+        ]
+        for name, value, low, high, what in limits:
+            if not (low <= value <= high and value == int(value)):
+                raise ValueError(
+                    f"{name} must be a whole number from {low} to {high}, {what}, got {value}"
+                )
+        if stored < batch and not lane.replace:
+            raise ValueError(
+                f"buffer_size must be >= batch_size = {batch} to draw without replacement, "
+                f"got {stored}"
+            )
+        if lane.growing and stored < max(batch, new):
+            raise ValueError(
+                f"buffer_size must be >= max(B, R) = {max(batch, new)} for a growing start, "
+                f"got {stored}"
+            )
+        if not (np.isfinite(lane.step_size) and lane.step_size > 0):
+            raise ValueError(f"step_size must be finite and > 0, got {lane.step_size}")
 
 
 def recorded_run(
@@ -261,7 +302,11 @@ def recorded_run(
 
     Returns:
         The last state and the records with leading axes (updates, L).
+
+    Raises:
+        ValueError: if a lane is not a possible run or does not fit the allocation.
     """
+    check_lanes(lanes, allocation)
     runner = block_runner(problem, allocation, record)
     state = blank_state(problem, allocation, len(lanes))
     stacked = stack_lanes(lanes)

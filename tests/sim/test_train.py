@@ -4,6 +4,7 @@ import jax
 import numpy as np
 import pytest
 
+from sim.lanes import run_lanes
 from sim.problems.bandit import bandit
 from sim.problems.quadratic import quadratic
 from sim.train import (
@@ -161,3 +162,31 @@ def test_compiled_equals_interpreted():
     with jax.disable_jit():
         interpreted = thetas()
     np.testing.assert_allclose(compiled, interpreted, rtol=2e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"buffer_size": 6}, "buffer_size must be >= batch_size = 8 .* got 6"),
+        ({"rollouts_per_update": 0}, "rollouts_per_update must be a whole number .* got 0"),
+        ({"rollouts_per_update": 9, "buffer_size": 18}, "allocated width, got 9"),
+        ({"rollouts_per_update": 2.5}, "got 2.5"),
+        ({"batch_size": 0}, "batch_size must be a whole number .* got 0"),
+        ({"batch_size": -8}, "got -8"),
+        ({"batch_size": 9}, "allocated batch, got 9"),
+        ({"buffer_size": 3}, "got 3"),
+        ({"buffer_size": 33}, "allocated rows times R, got 33"),
+        ({"buffer_size": float("nan")}, "got nan"),
+        ({"step_size": 0.0}, "step_size must be finite and > 0, got 0.0"),
+        ({"step_size": float("inf")}, "got inf"),
+        ({"seed": -1}, "got -1"),
+        ({"buffer_size": 6, "replace": True, "growing": True}, "growing start, got 6"),
+    ],
+)
+def test_impossible_lanes_are_refused(changes, words):
+    problem, allocation = quadratic(), Allocation(batch=8, width=8, rows=8)
+    bad = [lane(8, 4, 16)._replace(**changes)]
+    with pytest.raises(ValueError, match=words):
+        recorded_run(problem, allocation, bad, 1, lambda step: None)
+    with pytest.raises(ValueError, match=words):
+        next(run_lanes(problem, bad, allocation))
