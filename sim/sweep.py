@@ -91,7 +91,7 @@ def table_row(config: SweepConfig, design: Design, step: float, seed: int) -> di
     record = config_record(config)
     knobs = dataclasses.asdict(getattr(config, config.problem))
     del record[config.problem]
-    row = {"id": row_id(design, step, seed), **record}
+    row: dict[str, object] = {"id": row_id(design, step, seed), **record}
     row |= {f"{config.problem}_{name}": value for name, value in knobs.items()}
     for name in SWEPT:
         del row[name]

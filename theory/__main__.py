@@ -1,4 +1,4 @@
-"""Command line of the theory: a recommendation for one job, and the table of its GPU splits."""
+"""Command line of the theory: a recommendation for one job, its GPU splits, the derivations."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 
 from theory.command import run_command
 from theory.cost import gen_train_ratio
+from theory.derivation import as_latex, as_text, derivations
 from theory.plan import Design, optimal_design
 from theory.split import compute_ratio, split_replay_ratio
 
@@ -49,6 +50,16 @@ class Table:
     """GPU splits W,T: GPUs that generate, GPUs that train."""
 
 
+@dataclass(frozen=True)
+class Derive:
+    """Derive the formulas step by step, each step proved by SymPy as it is printed."""
+
+    only: str | None = None
+    """Formula id, such as P10 or L3; all of them if not given."""
+    latex: bool = False
+    """Print LaTeX for the body of a document instead of text."""
+
+
 def recommend(config: Recommend) -> None:
     """Print the design of one job."""
     design = optimal_design(
@@ -74,6 +85,13 @@ def table(config: Table) -> None:
         gamma, uses = compute_ratio(*split, mu), split_replay_ratio(*split, mu)
         name = f"{split[0]},{split[1]}"
         print(f"{name:>7}  {gamma:>8.4f}  {uses:>8.4f}")
+
+
+def derive(config: Derive) -> None:
+    """Print the derivations, a blank line between two."""
+    shown = as_latex if config.latex else as_text
+    for number, derivation in enumerate(derivations(config.only)):
+        print("\n" * (number > 0) + shown(derivation))
 
 
 def record(design: Design) -> dict[str, Any]:
@@ -138,7 +156,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     0
     """
     return run_command(
-        {"recommend": (Recommend, recommend), "table": (Table, table)},
+        {
+            "recommend": (Recommend, recommend),
+            "table": (Table, table),
+            "derive": (Derive, derive),
+        },
         argv,
         PROG,
         description="Closed-form answers: does replay pay in an RL job, and with which design?",
