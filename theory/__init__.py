@@ -9,7 +9,8 @@ listed in docs/equations.md. Importing this room needs NumPy only.
 1.957669
 """
 
-from theory.plan import Design, optimal_design
+from theory.design import Design
+from theory.plan import optimal_design
 from theory.reuse import optimal_replay_ratio
 
 __all__ = ["Design", "optimal_design", "optimal_replay_ratio"]

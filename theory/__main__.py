@@ -10,7 +10,8 @@ from typing import Any
 from theory.command import run_command
 from theory.cost import gen_train_ratio
 from theory.derivation import as_latex, as_text, derivations
-from theory.plan import Design, optimal_design
+from theory.design import Design
+from theory.plan import optimal_design
 from theory.split import compute_ratio, split_replay_ratio
 
 PROG = "python -m theory"

@@ -10,7 +10,7 @@ split, as in the paper's own runs: log mu is linear in log(T/W) between measured
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import log
 
 import numpy as np
@@ -82,6 +82,15 @@ class GpuPool:
         upper = int(np.clip(np.searchsorted(places, at), 1, len(places) - 1))
         slope = (values[upper] - values[upper - 1]) / (places[upper] - places[upper - 1])
         return float(np.exp(values[upper] + slope * (at - places[upper])))
+
+    def scaled(self, factor: float) -> GpuPool:
+        """The same GPUs with every mu multiplied by a factor.
+
+        >>> round(GpuPool(8, 5.0, {(6, 2): 4.0}).scaled(2.0).ratio((6, 2)), 9)
+        8.0
+        """
+        by_split = {split: value * factor for split, value in self.by_split.items()}
+        return replace(self, gen_train_ratio=self.gen_train_ratio * factor, by_split=by_split)
 
     def update_time(
         self, split: tuple[int, int], batch: Array, fresh: Array, fixed_cost: float

@@ -6,14 +6,14 @@ of the run, so that the first fill can be paid for. Costs follow by P1 (arXiv 26
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from theory.long_run import long_run_variance
-from theory.pricing import best_step_size, step_size_grid, updates_to_target
+from theory.pricing import best_step_size, updates_to_target
 from theory.quadratic import Quadratic
 from theory.quantities import non_negative, positive
 from theory.sampling import Array, ReplayDesign
@@ -23,8 +23,15 @@ from theory.staleness import Profile
 class NoiseModel(Protocol):
     """Predicts updates to the target; ``counts_fill`` says whether they are a whole run's."""
 
-    name: str
-    counts_fill: bool
+    @property
+    def name(self) -> str:
+        """What to call the model in a design."""
+        ...
+
+    @property
+    def counts_fill(self) -> bool:
+        """Whether updates are those of a whole run."""
+        ...
 
     def updates(self, design: ReplayDesign) -> tuple[Array, Array]:
         """Updates to the target and the step size assumed (NaN if none), shape of ``design``."""
@@ -95,6 +102,7 @@ class ExactQuadratic:
     profile: Profile | float = 1.0
     name: str = "exact"
     counts_fill: bool = True
+    _known: dict[bytes, tuple[Array, Array]] = field(default_factory=dict, repr=False)
 
     def updates(self, design: ReplayDesign) -> tuple[Array, Array]:
         """Updates and step size of each design; infinite where the target is not reached.
@@ -105,15 +113,18 @@ class ExactQuadratic:
         >>> model.updates(replay_design(32, [32, 8], 32))[0].tolist()
         [14.0, 23.0]
         """
+        key = b"".join(np.asarray(each).tobytes() for each in design)
+        if key not in self._known:
+            self._known[key] = self._searched(design)
+        return self._known[key]
+
+    def _searched(self, design: ReplayDesign) -> tuple[Array, Array]:
         if self.learning_rate is not None:
             found = updates_to_target(
                 self.problem, self.learning_rate, design, self.target, profile=self.profile
             )
             return np.asarray(found), np.full(design.batch_size.shape, self.learning_rate)
-        grid = step_size_grid(self.problem)
-        best = best_step_size(
-            self.problem, design, self.target, 1.0, learning_rates=grid, profile=self.profile
-        )
+        best = best_step_size(self.problem, design, self.target, 1.0, profile=self.profile)
         return np.asarray(best.updates), np.asarray(best.learning_rate)
 
 

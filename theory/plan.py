@@ -1,66 +1,33 @@
-"""From costs to a design that can be typed into a job: whole rollouts, whole GPUs, a verdict.
+"""One question, three models: does replay pay in this job, with which design, at what price?
 
-Model: P8's J (``theory.bound``). B is fixed; R and N are the best whole numbers of all
-(``theory.whole_designs``), not a rounded optimum.
-
-Fails where the bound does. The verdict compares with the bound's own on-policy baseline, which
-draws with replacement; every ``replay`` verdict therefore carries the ratio to the true one.
+The model follows from what is known of the gradient noise: its spectrum (exact, Q7), its scale
+(the reuse law, L1, L3 and L5), or nothing (the published bound, P8). Memory, hours and money are
+added here, whichever predicts.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from math import log
+from collections.abc import Mapping
+from dataclasses import replace
 
+import numpy as np
+
+from theory.bound_plan import bound_design
 from theory.cost import gen_train_ratio
-from theory.optimum import (
-    DEFAULT_ALPHA,
-    DEFAULT_RHO,
-    Optimum,
-    power_law_optimum,
-    profile_optimum,
-)
-from theory.quantities import fraction, non_negative, whole
-from theory.split import gpu_splits, split_replay_ratio
-from theory.staleness import PowerLaw, Profile
-from theory.whole_designs import Job, WholeDesign, best_split, best_whole_design
+from theory.design import Design
+from theory.gpu_pool import GpuPool
+from theory.noise_models import ExactQuadratic, ReuseLaw
+from theory.optimum import DEFAULT_ALPHA, DEFAULT_RHO
+from theory.quadratic import Quadratic, initial_loss
+from theory.quantities import non_negative, positive, whole
+from theory.replay_choice import Job
+from theory.reuse_plan import Range, Uncertain, planned
+from theory.staleness import Profile
 
 LARGEST_BATCH = 1_000_000
-
-
-@dataclass(frozen=True)
-class Design:
-    """A design in whole rollouts, what it is predicted to save, and why.
-
-    Attributes:
-        replay_ratio: y = B/R, mean uses per rollout.
-        staleness_horizon: x = N/R, updates a rollout stays.
-        buffer_size: N, rollouts.
-        rollouts_per_update: R, new rollouts per update.
-        batch_size: B, rollouts per update.
-        split: (W, T), GPUs that generate and GPUs that train; None if no GPU count was given.
-        cost_ratio: predicted cost over on-policy at the same batch, J(x, y) / J(1, 1).
-        cost_ratio_low: lower end of ``cost_ratio``; None, as the inputs carry no uncertainty.
-        cost_ratio_high: upper end of ``cost_ratio``; None, as the inputs carry no uncertainty.
-        verdict: ``"replay"`` or ``"on_policy"``.
-        why: the reasons, one plain sentence each, at most five.
-        warnings: what could make the prediction wrong, one sentence each.
-        with_replacement: whether a batch must be drawn with replacement (N < B).
-    """
-
-    replay_ratio: float
-    staleness_horizon: float
-    buffer_size: int
-    rollouts_per_update: int
-    batch_size: int
-    split: tuple[int, int] | None
-    cost_ratio: float
-    cost_ratio_low: float | None
-    cost_ratio_high: float | None
-    verdict: str
-    why: tuple[str, ...]
-    warnings: tuple[str, ...]
-    with_replacement: bool
+BUFFERS = ("batch", "large")
+TOKEN_BYTES = 4 + 4
+ROLLOUT_BYTES = 32
 
 
 def optimal_design(
@@ -71,64 +38,141 @@ def optimal_design(
     rho: float = DEFAULT_RHO,
     alpha: float = DEFAULT_ALPHA,
     profile: Profile | None = None,
+    noise_to_batch: float | None = None,
+    noise_scale: float | None = None,
+    noise_scale_range: tuple[float, float] | None = None,
+    gen_train_range: tuple[float, float] | None = None,
+    spectrum: Quadratic | None = None,
+    target: float = 0.02,
+    learning_rate: float | None = None,
+    buffer: str = "batch",
+    fixed_cost: float = 0.0,
+    reference_updates: float | None = None,
     gpus: int | None = None,
+    gen_train_by_split: Mapping[tuple[int, int], float] | None = None,
+    train_efficiency: Mapping[int, float] | None = None,
     num_generations: int = 1,
+    tokens_per_rollout: float | None = None,
+    gpu_hour_price: float | None = None,
 ) -> Design:
-    """The whole-number design that minimises P8 at this batch, against on-policy training.
+    """The cheapest design in whole rollouts and GPUs at this batch, against on-policy training.
 
-    Formulas P4, P8, P9 and P10, arXiv 2604.08706. The verdict is ``replay`` where the real optimum
-    has y* > 1 and x* >= 1 and the whole design's cost ratio is below 1; else ``on_policy``, with
-    B = R = N. With ``gpus``, the split W + T = gpus with the least J at its own y = mu T/W, from
-    1 to B/G, fixes R = B/y, rounded to whole groups, and N is the best for this R; an on-policy
-    verdict then names the split whose y is nearest to 1.
+    With ``spectrum`` the exact dynamics decide (Q7), with a noise scale the reuse law (L1; L3 with
+    a large buffer; L5 with a profile), else the bound of arXiv 2604.08706 (P8). Verdicts:
+    ``on_policy`` if no replay design of the set is cheaper than using each of B rollouts once;
+    ``replay`` if one is, also than on-policy at B/2, B/4 and B/8; ``replay_only_if_batch_fixed``
+    if a smaller batch is cheaper still. The bound alone gives the first two.
 
     Args:
         cost_gen: cost of generating one rollout, any unit (GPU-seconds best), > 0.
         cost_train: cost of training on it once, same unit, > 0.
         batch_size: B, rollouts per update, 1 to 1,000,000, a multiple of ``num_generations``.
-        rho: correlation of the noise of rollouts, 0 to 1.
-        alpha: exponent of sigma(s) = s^alpha, > 0; not with ``profile``.
-        profile: variance by age with sigma^2(0) > 0, in place of the power law.
+        rho: correlation of the noise of rollouts, 0 to 1; bound only.
+        alpha: exponent of sigma(s) = s^alpha, > 0; bound only, not with ``profile``.
+        profile: variance by age with sigma^2(0) > 0.
+        noise_to_batch: beta, gradient noise scale over batch size, > 0.
+        noise_scale: the gradient noise scale itself, rollouts, > 0; instead of ``noise_to_batch``.
+        noise_scale_range: its 95 % range, rollouts.
+        gen_train_range: 95 % range of cost_gen / cost_train.
+        spectrum: the modes of the objective with their noise, ``theory.quadratic``.
+        target: loss to reach as a fraction of the loss at the start, in (0, 1); with ``spectrum``.
+        learning_rate: step size kept for every design, > 0; with ``spectrum``. None: the best of
+            a grid for each design.
+        buffer: "batch" for N = B, "large" for N of 2 to 16 B.
+        fixed_cost: cost of an update that depends on neither B nor R, unit of ``cost_train`` = 1.
+        reference_updates: updates an on-policy run takes at B, > 0; pays for the first fill and
+            gives GPU-hours, which need costs in GPU-seconds.
         gpus: GPUs to divide between generation and training, >= 2.
-        num_generations: G, rollouts per prompt; R and N are multiples of it.
+        gen_train_by_split: cost_gen / cost_train measured at splits (W, T).
+        train_efficiency: share of the training speed left with T trainers, by T, in (0, 1].
+        num_generations: G, rollouts per prompt; B, R and N are multiples of it, with GPUs of
+            lcm(G, T).
+        tokens_per_rollout: mean tokens of prompt and completion, > 0; gives the buffer's bytes.
+        gpu_hour_price: price of one GPU-hour, any currency, >= 0.
 
     Returns:
         The design.
 
     Raises:
-        ValueError: if an argument is out of range, or no finite buffer is best.
+        ValueError: if an argument is out of range or does not go with another.
 
     >>> optimal_design(5.28, 1, batch_size=60).rollouts_per_update
     31
+    >>> optimal_design(5.28, 1, batch_size=64, noise_to_batch=0.5).verdict
+    'replay_only_if_batch_fixed'
     """
     mu = gen_train_ratio(cost_gen, cost_train)
+    batch, group = _batch(batch_size, num_generations)
+    scale = _noise_scale(batch, noise_to_batch, noise_scale)
+    if buffer not in BUFFERS:
+        raise ValueError(f"buffer = {buffer!r} is not allowed: it must be 'batch' or 'large'")
+    needs_noise: dict[str, object] = {
+        "noise_scale_range": noise_scale_range,
+        "gen_train_range": gen_train_range,
+        "reference_updates": reference_updates,
+        "gen_train_by_split": gen_train_by_split,
+        "train_efficiency": train_efficiency,
+        "learning_rate": learning_rate,
+        "buffer": None if buffer == "batch" else buffer,
+        "fixed_cost": None if fixed_cost == 0 else fixed_cost,
+        "gpu_hour_price": gpu_hour_price,
+    }
+    if scale is None and spectrum is None:
+        _refuse_without_noise(needs_noise)
+        design = bound_design(
+            mu,
+            batch_size=batch,
+            rho=rho,
+            alpha=alpha,
+            profile=profile,
+            gpus=gpus,
+            num_generations=group,
+        )
+        return _with_memory(design, tokens_per_rollout)
+    for name, value, default in (("rho", rho, DEFAULT_RHO), ("alpha", alpha, DEFAULT_ALPHA)):
+        if value != default:
+            raise ValueError(f"{name} = {value} is not allowed beside a measured noise")
+    law = profile if profile is not None else 1.0
     job = Job(
-        mu, fraction("rho", rho), _profile(alpha, profile), *_batch(batch_size, num_generations)
+        gen_train_ratio=mu,
+        batch_size=batch,
+        num_generations=group,
+        fixed_cost=non_negative("fixed_cost", fixed_cost),
+        model=_exact(spectrum, scale, target, learning_rate, law, reference_updates)
+        if spectrum is not None
+        else _law(scale, batch, law, reference_updates, learning_rate),
+        large_buffer=buffer == "large",
+        pool=_pool(gpus, mu, gen_train_by_split, train_efficiency),
     )
-    splits = () if gpus is None else gpu_splits(gpus)
-    optimum = _optimum(job)
-    reason = _no_replay_reason(optimum)
-    if reason:
-        return _on_policy(job, splits, reason)
-    most = batch_size // num_generations
-    usable = [split for split in splits if 1 <= split_replay_ratio(*split, mu) <= most]
-    if splits and not usable:
-        return _on_policy(job, splits, f"no split of these GPUs has y from 1 to B/G = {most}")
-    split = best_split(job, usable) if usable else None
-    found = best_whole_design(job, split)
-    if found.cost_ratio >= 1:
-        reason = f"the best whole design costs {found.cost_ratio:.4g} of on-policy"
-        return _on_policy(job, splits, reason)
-    return _replay(job, optimum, split, found)
+    uncertain = Uncertain(
+        _range("gen_train_range", gen_train_range, mu),
+        _range("noise_scale_range", noise_scale_range, scale),
+    )
+    design = _with_memory(planned(job, uncertain), tokens_per_rollout)
+    return _with_hours(design, job, cost_train, reference_updates, gpu_hour_price)
 
 
-def _profile(alpha: float, profile: Profile | None) -> Profile:
-    if profile is not None and alpha != DEFAULT_ALPHA:
-        raise ValueError(f"alpha = {alpha} is not allowed with a profile: the profile replaces it")
-    law = PowerLaw(non_negative("alpha", alpha)) if profile is None else profile
-    if isinstance(law, PowerLaw) and law.alpha == 0:
-        raise ValueError("alpha = 0 is not allowed: no finite buffer is best, it must be > 0")
-    return law
+def buffer_bytes(buffer_size: int, tokens_per_rollout: float) -> int:
+    """Memory of a replay buffer: token ids and log-probabilities, and a record a rollout.
+
+    4 bytes for each token's id and 4 for its log-probability at generation, 32 for reward,
+    advantage, policy version and uses. The buffer of arXiv 2604.08706 (size N in P6).
+
+    Args:
+        buffer_size: N, rollouts, >= 1.
+        tokens_per_rollout: mean tokens of prompt and completion, > 0.
+
+    Returns:
+        Bytes.
+
+    Raises:
+        ValueError: if an argument is out of range.
+
+    >>> buffer_bytes(4096, 120_000)
+    3932291072
+    """
+    tokens = positive("tokens_per_rollout", tokens_per_rollout)
+    return round(whole("buffer_size", buffer_size) * (tokens * TOKEN_BYTES + ROLLOUT_BYTES))
 
 
 def _batch(batch_size: int, num_generations: int) -> tuple[int, int]:
@@ -140,102 +184,110 @@ def _batch(batch_size: int, num_generations: int) -> tuple[int, int]:
     return batch, group
 
 
-def _optimum(job: Job) -> Optimum:
-    if isinstance(job.profile, PowerLaw):
-        return power_law_optimum(job.gen_train_ratio, job.rho, job.profile.alpha)
-    optimum = profile_optimum(job.profile, job.gen_train_ratio, job.rho)
-    if not optimum.converged:
-        raise ValueError(f"profile = {job.profile} is not allowed: {optimum.message}")
-    return optimum
-
-
-def _no_replay_reason(optimum: Optimum) -> str:
-    if not optimum.converged or optimum.staleness_horizon < 1:
-        return optimum.message
-    if optimum.replay_ratio <= 1:
-        return f"best y* = {optimum.replay_ratio:.4g} is not above 1"
-    return ""
-
-
-def _on_policy(job: Job, splits: tuple[tuple[int, int], ...], reason: str) -> Design:
-    why = [f"on-policy: {reason}"]
-    split = None
-    if splits:
-        mu = job.gen_train_ratio
-        split = min(splits, key=lambda pair: abs(log(split_replay_ratio(*pair, mu))))
-        uses = split_replay_ratio(*split, mu)
-        why.append(f"split {split[0]},{split[1]} is nearest to no reuse: it gives y = {uses:.4g}")
-    batch = job.batch_size
-    return Design(
-        replay_ratio=1.0,
-        staleness_horizon=1.0,
-        buffer_size=batch,
-        rollouts_per_update=batch,
-        batch_size=batch,
-        split=split,
-        cost_ratio=1.0,
-        cost_ratio_low=None,
-        cost_ratio_high=None,
-        verdict="on_policy",
-        why=tuple(why),
-        warnings=(),
-        with_replacement=False,
-    )
-
-
-def _replay(
-    job: Job, optimum: Optimum, split: tuple[int, int] | None, found: WholeDesign
-) -> Design:
-    fresh, size, ratio, _ = found
-    return Design(
-        replay_ratio=job.batch_size / fresh,
-        staleness_horizon=size / fresh,
-        buffer_size=size,
-        rollouts_per_update=fresh,
-        batch_size=job.batch_size,
-        split=split,
-        cost_ratio=ratio,
-        cost_ratio_low=None,
-        cost_ratio_high=None,
-        verdict="replay",
-        why=_replay_reasons(job, optimum, split, found),
-        warnings=_warnings(job, split, found),
-        with_replacement=size < job.batch_size,
-    )
-
-
-def _replay_reasons(
-    job: Job, optimum: Optimum, split: tuple[int, int] | None, found: WholeDesign
-) -> tuple[str, ...]:
-    mu = job.gen_train_ratio
-    reasons = [
-        f"a rollout costs {mu:.4g} times as much to generate as to train on once",
-        f"the bound is least at y* = {optimum.replay_ratio:.4g} uses per rollout, kept for "
-        f"x* = {optimum.staleness_horizon:.4g} updates",
-        f"the best whole design costs {found.cost_ratio:.4g} of the bound's own on-policy design",
-    ]
-    if split is not None:
-        uses = split_replay_ratio(*split, mu)
-        reasons.append(f"split {split[0]},{split[1]} is the best: it gives y = {uses:.4g}")
-    return tuple(reasons)
-
-
-def _warnings(job: Job, split: tuple[int, int] | None, found: WholeDesign) -> tuple[str, ...]:
-    overstated = 2 + job.rho
-    true_ratio = found.cost_ratio * overstated
-    loss = ", a loss" if true_ratio > 1 else ""
-    warnings = [
-        f"the bound overstates on-policy cost {overstated:.4g} times, as it draws with "
-        "replacement: against on-policy that uses each rollout once (variance sigma^2/B) the "
-        f"cost ratio is {true_ratio:.4g}{loss}"
-    ]
-    if found.buffer_size < job.batch_size:
-        warnings.append(
-            f"the buffer of {found.buffer_size} is smaller than the batch of {job.batch_size}: "
-            "draw with replacement, as the bound assumes"
+def _noise_scale(
+    batch: int, noise_to_batch: float | None, noise_scale: float | None
+) -> float | None:
+    if noise_to_batch is not None and noise_scale is not None:
+        raise ValueError(
+            f"noise_scale = {noise_scale} is not allowed beside noise_to_batch: they are the same"
         )
-    if split is not None:
-        warnings.append("measured replay ratios exceed mu T/W, more so the larger T/W is")
-    if not found.certain:
-        warnings.append("the search ended before the longest horizon that could be better")
-    return tuple(warnings)
+    if noise_to_batch is not None:
+        return batch * positive("noise_to_batch", noise_to_batch)
+    return None if noise_scale is None else positive("noise_scale", noise_scale)
+
+
+def _refuse_without_noise(needs_noise: Mapping[str, object]) -> None:
+    """The bound has no place for what only a noise model can use."""
+    for name, value in needs_noise.items():
+        if value is not None:
+            raise ValueError(
+                f"{name} = {value} is not allowed without a noise scale or a spectrum: the bound "
+                "has no use for it"
+            )
+
+
+def _law(
+    scale: float | None,
+    batch: int,
+    profile: Profile | float,
+    reference_updates: float | None,
+    learning_rate: float | None,
+) -> ReuseLaw:
+    if learning_rate is not None:
+        raise ValueError(
+            f"learning_rate = {learning_rate} is not allowed without a spectrum: the reuse law "
+            "knows none"
+        )
+    return ReuseLaw(scale or 0.0, batch, profile, reference_updates)
+
+
+def _exact(
+    spectrum: Quadratic,
+    scale: float | None,
+    target: float,
+    learning_rate: float | None,
+    profile: Profile | float,
+    reference_updates: float | None,
+) -> ExactQuadratic:
+    for name, value in (("noise_scale", scale), ("reference_updates", reference_updates)):
+        if value is not None:
+            raise ValueError(
+                f"{name} = {value} is not allowed with a spectrum, which holds noise and updates"
+            )
+    if not 0 < positive("target", target) < 1:
+        raise ValueError(f"target = {target} is not allowed: it must be in (0, 1)")
+    return ExactQuadratic(spectrum, target * initial_loss(spectrum), learning_rate, profile)
+
+
+def _pool(
+    gpus: int | None,
+    mu: float,
+    by_split: Mapping[tuple[int, int], float] | None,
+    efficiency: Mapping[int, float] | None,
+) -> GpuPool | None:
+    if gpus is None:
+        if by_split or efficiency:
+            raise ValueError(f"gpus = None is not allowed with {by_split or efficiency}")
+        return None
+    return GpuPool(gpus, mu, by_split or {}, efficiency or {})
+
+
+def _range(name: str, given: tuple[float, float] | None, value: float | None) -> Range | None:
+    if given is None:
+        return None
+    if value is None:
+        raise ValueError(f"{name} = {given} is not allowed without a noise scale")
+    low, high = (positive(name, end) for end in given)
+    if not low <= value <= high:
+        raise ValueError(f"{name} = {given} is not allowed: it must hold the value {value:g}")
+    return Range(low, high)
+
+
+def _with_memory(design: Design, tokens_per_rollout: float | None) -> Design:
+    if tokens_per_rollout is None:
+        return design
+    return replace(design, buffer_bytes=buffer_bytes(design.buffer_size, tokens_per_rollout))
+
+
+def _with_hours(
+    design: Design,
+    job: Job,
+    cost_train: float,
+    reference_updates: float | None,
+    gpu_hour_price: float | None,
+) -> Design:
+    """GPU-hours of the run, with costs in GPU-seconds."""
+    hour = None if gpu_hour_price is None else non_negative("gpu_hour_price", gpu_hour_price)
+    if reference_updates is None:
+        if hour is not None:
+            raise ValueError(f"gpu_hour_price = {hour} is not allowed without reference_updates")
+        return design
+    per_update = job.fixed_cost + job.batch_size * (1 + job.gen_train_ratio)
+    own = reference_updates * per_update * cost_train / 3600
+    spent = own * design.cost_ratio
+    return replace(
+        design,
+        gpu_hours=float(np.float64(spent)),
+        on_policy_gpu_hours=float(own),
+        price=None if hour is None else spent * hour,
+    )

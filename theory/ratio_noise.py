@@ -19,11 +19,13 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from theory.estimate import Estimate, log_interval
+from theory.estimate import Estimate, log_interval, t_quantile
 from theory.quantities import real_array
 from theory.staleness import LARGEST_HORIZON, Tabulated
 
 Array = NDArray[np.float64]
+
+LARGEST_LOG = float(np.log(np.finfo(np.float64).max))
 
 
 class RatioMoments(NamedTuple):
@@ -170,18 +172,24 @@ def staleness_profile(moments: RatioMoments) -> MeasuredProfile:
         The profile with its interval. Ages between measured ones are filled in and listed; without
         age 0, sigma^2(0) is taken as E[r^2] = 1, which the message says.
 
+    Raises:
+        ValueError: if an upper end is beyond the largest float.
+
     >>> found = staleness_profile(moments_from_ess([0, 2], [1.0, 0.64], [500, 500]))
     >>> found.profile.values, found.interpolated
     ((1.0, 1.25, 1.5625), (1,))
     """
     fresh = _fresh(moments)
     ages, logs, errors = relative_moments(moments)
-    degrees = np.concatenate(([1.0], moments.counts[moments.ages > 0] - 1))
-    ends = [log_interval(1.0, *pair) for pair in zip(errors, degrees, strict=True)]
+    widths = [t_quantile(count - 1) for count in moments.counts[moments.ages > 0]]
+    shifts = np.concatenate(([0.0], widths)) * errors
+    if (logs + shifts > LARGEST_LOG).any():
+        age = ages[logs + shifts > LARGEST_LOG][0]
+        raise ValueError(f"counts at age {age} are not allowed: too few to limit E[r^2] from above")
     every = np.arange(ages[-1] + 1)
     low, middle, high = (
-        Tabulated(tuple(np.exp(np.interp(every, ages, logs + np.log(shift))).tolist()))
-        for shift in ([end.low for end in ends], np.ones(len(ends)), [end.high for end in ends])
+        Tabulated(tuple(np.exp(np.interp(every, ages, logs + shift)).tolist()))
+        for shift in (-shifts, 0.0, shifts)
     )
     missing = tuple(np.setdiff1d(every, moments.ages).tolist())
     return MeasuredProfile(middle, low, high, fresh, missing, _message(fresh, missing))

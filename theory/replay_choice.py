@@ -128,7 +128,13 @@ def priced_splits(job: Job) -> list[Priced]:
     return priced
 
 
-def split_cost(job: Job, split: tuple[int, int], design: ReplayDesign, updates: Array) -> Array:
+def split_cost(
+    job: Job,
+    split: tuple[int, int],
+    design: ReplayDesign,
+    updates: Array,
+    ratio_factor: float | Array = 1.0,
+) -> Array:
     """Cost of designs on a split: all its GPUs for as long as the slower side takes.
 
     Args:
@@ -136,9 +142,10 @@ def split_cost(job: Job, split: tuple[int, int], design: ReplayDesign, updates: 
         split: (W, T).
         design: the designs.
         updates: U of each.
+        ratio_factor: multiplies mu at every split, > 0.
 
     Returns:
-        Training-cost units, shape of ``design``; the first fill, generated while the trainers
+        Training-cost units, broadcast shape; the first fill, generated while the trainers
         wait, is included where the model counts a whole run.
 
     >>> from theory.noise_models import ReuseLaw
@@ -150,9 +157,10 @@ def split_cost(job: Job, split: tuple[int, int], design: ReplayDesign, updates: 
     if pool is None:
         raise ValueError("pool = None is not allowed: a split needs GPUs")
     batch, fresh = design.batch_size, design.rollouts_per_update
-    time = updates * pool.update_time(split, batch, fresh, job.fixed_cost)
+    time = updates * pool.update_time(split, batch, fresh * ratio_factor, job.fixed_cost)
     if job.model.counts_fill:
-        time = time + pool.ratio(split) * (design.buffer_size - fresh) / split[0]
+        fill = ratio_factor * (design.buffer_size - fresh)
+        time = time + pool.ratio(split) * fill / split[0]
     return sum(split) * time
 
 
