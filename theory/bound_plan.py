@@ -84,11 +84,11 @@ def bound_design(
 
 
 def _usable(job: Job, split: tuple[int, int]) -> bool:
-    """Whether y >= 1, B can move to the split's step, and R rounds to a step or more."""
+    """Whether B can move to a multiple of the split's step, and y is from 1 to B in steps."""
     uses = split_replay_ratio(*split, job.gen_train_ratio)
     step = lcm(job.group_size, split[1])
     batch = moved_batch(job.batch_size, step)
-    return batch is not None and uses >= 1 and round(batch / step / uses) >= 1
+    return batch is not None and 1 <= uses <= batch // step
 
 
 def _at_split(job: Job, split: tuple[int, int]) -> tuple[Job, WholeDesign]:

@@ -89,6 +89,13 @@ def whole_rollouts(job: Job, batch: int, step: int) -> ReplayDesign:
 def moved_batch(batch_size: int, step: int) -> int | None:
     """The multiple of the step nearest to B, or None if it is more than a tenth away.
 
+    Args:
+        batch_size: B, rollouts.
+        step: lcm(G, T), rollouts, so that every trainer gets whole groups (P4's T).
+
+    Returns:
+        The batch to use, rollouts.
+
     >>> [moved_batch(60, step) for step in (16, 48, 7)]
     [64, None, 63]
     """
@@ -186,7 +193,13 @@ def on_policy(job: Job, batch_sizes: list[int]) -> Priced:
 
 
 def smaller_batches(job: Job) -> list[int]:
-    """B/2, B/4 and B/8 where they are whole groups.
+    """B/2, B/4 and B/8 where they are whole groups: what L4 says to compare with.
+
+    Args:
+        job: the batch and the group size.
+
+    Returns:
+        Batch sizes, largest first.
 
     >>> from theory.noise_models import ReuseLaw
     >>> smaller_batches(Job(5.0, 48, 8, 0.0, ReuseLaw(8.0, 48)))
