@@ -23,7 +23,9 @@ def long_run_variance(design: ReplayDesign, profile: Profile | float = 1.0) -> F
 
     Formula L5 of this project: sbar2 (1/B - 1/N) + sbar1^2/R without replacement in the batch,
     sbar2 (1 - 1/N)/B + sbar1^2/R with; sbar1 and sbar2 are the means of sigma and of sigma^2 over
-    the buffer of arXiv 2604.08706. Never below sbar1^2/R (L4): only fresh rollouts lower it.
+    the buffer of arXiv 2604.08706. When R does not divide N some rollouts stay one update longer
+    than others and weigh more: f (1 - f) sigma^2(floor(x))/(R x^2) is added, f the fraction of x.
+    It is then still the limit of Q4. Never below sbar1^2/R (L4): only fresh rollouts lower it.
 
     Args:
         design: the designs.
@@ -44,7 +46,7 @@ def long_run_variance(design: ReplayDesign, profile: Profile | float = 1.0) -> F
     fresh_variance = float(profile(np.zeros(1))[0]) if callable(profile) else profile
     choice = np.where(replace, (1 - 1 / size) / batch, 1 / batch - 1 / size)
     found = squared * choice + _mean_sigma(design, profile) ** 2 / fresh
-    return plain(found / fresh_variance)
+    return plain((found + _uneven_stay(design, profile)) / fresh_variance)
 
 
 def long_run_cost(
@@ -95,3 +97,12 @@ def _mean_sigma(design: ReplayDesign, profile: Profile | float) -> FloatOrArray:
         return float(np.sqrt(profile))
     horizon = design.buffer_size / design.rollouts_per_update
     return mean_variance(lambda ages: np.sqrt(profile(ages)), horizon)
+
+
+def _uneven_stay(design: ReplayDesign, profile: Profile | float) -> FloatOrArray:
+    """What the partial oldest row of a buffer adds, 0 where R divides N."""
+    fresh, size = design.rollouts_per_update, design.buffer_size
+    left = np.mod(size, fresh)
+    oldest = np.where(left > 0, (size - left) / fresh, 0.0)
+    variance = profile(oldest) if callable(profile) else profile
+    return left * (fresh - left) * variance / (fresh * size**2)

@@ -82,7 +82,19 @@ class Recommend:
 
 
 def recommend(config: Recommend) -> None:
-    """Print the design of one job, or of every row of a table."""
+    """Print the design of one job, or of every row of a table.
+
+    Args:
+        config: the flags.
+
+    Raises:
+        ValueError: if a flag or a cell is missing or out of range.
+
+    >>> recommend(Recommend(cost_gen=1.0, batch_size=60, noise_to_batch=2.0))  # doctest: +ELLIPSIS
+    verdict              on_policy
+    replay ratio         1 uses per rollout
+    ...
+    """
     if config.jobs is None:
         design = design_of(config)
         print(as_json(design) if config.json else as_text(design))
@@ -168,6 +180,13 @@ def designs_of(config: Recommend, path: Path) -> list[tuple[int, Design]]:
 
     Raises:
         ValueError: naming the line, the column and the value, for the first that cannot be read.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = Path(folder) / "jobs.csv"
+    ...     _ = path.write_text("cost_gen,noise_to_batch\\n5.28,0.5\\n5.28,\\n")
+    ...     [d.rollouts_per_update for _, d in designs_of(Recommend(batch_size=60), path)]
+    [19, 31]
     """
     known = {field.name for field in fields(Recommend)} - {"jobs", "json"}
     found = []
@@ -309,12 +328,32 @@ def record(design: Design) -> dict[str, Any]:
 
 
 def as_json(design: Design) -> str:
-    """The design as one line of strict JSON."""
+    """The design as one line of strict JSON.
+
+    Args:
+        design: any design.
+
+    Returns:
+        One object.
+
+    >>> as_json(design_of(Recommend(cost_gen=5.28, batch_size=60)))[:36]
+    '{"replay_ratio": 1.935483870967742, '
+    """
     return json.dumps(record(design), allow_nan=False)
 
 
 def as_text(design: Design) -> str:
-    """The design in plain words: what to set, what it costs, why, and what could be wrong."""
+    """The design in plain words: what to set, what it costs, why, and what could be wrong.
+
+    Args:
+        design: any design.
+
+    Returns:
+        Lines of text.
+
+    >>> as_text(design_of(Recommend(cost_gen=5.28, batch_size=60))).splitlines()[2]
+    'new rollouts         31 per update of 60'
+    """
     lines = [
         ("verdict", design.verdict),
         ("replay ratio", f"{design.replay_ratio:.4g} uses per rollout"),
@@ -365,7 +404,17 @@ def _hours_text(design: Design) -> str:
 
 
 def as_table(designs: Iterable[Design]) -> list[str]:
-    """One line a design under a header."""
+    """One line a design under a header.
+
+    Args:
+        designs: any designs.
+
+    Returns:
+        Lines of text.
+
+    >>> as_table([design_of(Recommend(cost_gen=5.28, batch_size=60))])[1].split()
+    ['replay', '60', '31', '82', '1.94', '0.8815']
+    """
     lines = [f"{'verdict':<26} {'B':>6} {'R':>6} {'N':>8} {'y':>7} {'cost ratio':>10}"]
     return lines + [
         f"{d.verdict:<26} {d.batch_size:>6} {d.rollouts_per_update:>6} {d.buffer_size:>8} "

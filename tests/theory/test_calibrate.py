@@ -23,7 +23,7 @@ from theory.calibrate import (
     profile_fits,
     staleness_profile,
 )
-from theory.estimate import Estimate, log_interval, ratio_of_means, t_quantile
+from theory.calibrate.estimate import Estimate, log_interval, ratio_of_means, t_quantile
 from theory.optimum import profile_optimum
 from theory.split import gen_train_ratio_from_counts
 from theory.staleness import Exponential, OffsetPowerLaw, Tabulated

@@ -9,6 +9,7 @@ import sympy
 from theory.__main__ import main
 from theory.bound import bound_objective
 from theory.derivation import MAKERS, as_latex, as_text, derivations
+from theory.derivation.proof import Derivation, Step, above, equation, is_proved
 from theory.long_run import long_run_variance
 from theory.noise import (
     effective_correlation,
@@ -16,7 +17,6 @@ from theory.noise import (
     long_run_correlation,
 )
 from theory.optimum import power_law_optimum, profile_optimum
-from theory.proof import Derivation, Step, above, equation, is_proved
 from theory.reuse import (
     large_buffer_cost_ratio,
     large_buffer_replay_ratio,

@@ -10,7 +10,11 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 FORMULA_ID = re.compile(r"(?<![\w.])[PQL]\d+\b")
-MODULES = sorted(path.stem for path in (ROOT / "theory").glob("*.py") if path.stem != "__init__")
+MODULES = sorted(
+    ".".join(path.relative_to(ROOT / "theory").with_suffix("").parts).removesuffix(".__init__")
+    for path in (ROOT / "theory").rglob("*.py")
+    if path != ROOT / "theory" / "__init__.py"
+)
 
 
 def docstring_ids(room):
@@ -48,8 +52,10 @@ def test_functions_named_in_the_index_exist():
         if not re.match(r"\| [PQL]\d+ \|", row):
             continue
         where = row.split("|")[-2]
-        for path, names in re.findall(r"`theory/(\w+)\.py`(?:: ((?:`\w+`(?:, )?)+))?", where):
-            module = importlib.import_module(f"theory.{path}")
+        for path, names in re.findall(r"`theory/([\w/]+)\.py`(?:: ((?:`\w+`(?:, )?)+))?", where):
+            module = importlib.import_module(
+                f"theory.{path.replace('/', '.')}".removesuffix(".__init__")
+            )
             assert all(hasattr(module, name) for name in re.findall(r"\w+", names)), row
 
 
@@ -61,7 +67,7 @@ def test_docstring_examples(name):
 
 @pytest.mark.parametrize("name", [m for m in MODULES if m != "__main__"])
 def test_public_functions_have_an_example(name):
-    tree = ast.parse((ROOT / "theory" / f"{name}.py").read_text())
+    tree = ast.parse(Path(importlib.import_module(f"theory.{name}").__file__).read_text())
     for node in tree.body:
         if isinstance(node, ast.FunctionDef) and not node.name.startswith("_"):
             text = ast.get_docstring(node) or ""

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from theory.estimate import Estimate, ratio_of_means
+from theory.calibrate.estimate import Estimate, ratio_of_means
 from theory.quantities import positive, real_array, whole
 
 Array = NDArray[np.float64]

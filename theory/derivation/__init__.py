@@ -1,8 +1,9 @@
 """The derivations of the project's formulas, as data that SymPy proves and prints.
 
-P8 to P10 are derived in ``theory.derived_bound``, the sums of replay noise (Q4, Q5, L5) in
-``theory.derived_noise`` and the reuse law (L1 to L3) in ``theory.derived_reuse``; what counts as a
-proof is in ``theory.proof``. Derived is what the formulas say, not whether their models hold.
+P8 to P10 are derived in ``theory.derivation.bound``, the sums of replay noise (Q4, Q5, L5) in
+``theory.derivation.noise`` and the reuse law (L1 to L3) in ``theory.derivation.reuse``; what
+counts as a proof is in ``theory.derivation.proof``. Derived is what the formulas say, not whether
+their models hold.
 """
 
 from __future__ import annotations
@@ -10,10 +11,10 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from theory import derived_bound, derived_noise, derived_reuse
-from theory.proof import Derivation, Step, is_proved
+from theory.derivation import bound, noise, reuse
+from theory.derivation.proof import Derivation, Step, is_proved
 
-MAKERS = {**derived_bound.MAKERS, **derived_noise.MAKERS, **derived_reuse.MAKERS}
+MAKERS = {**bound.MAKERS, **noise.MAKERS, **reuse.MAKERS}
 
 
 def derivations(only: str | None = None) -> tuple[Derivation, ...]:

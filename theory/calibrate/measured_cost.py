@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from theory.estimate import Estimate, log_interval
+from theory.calibrate.estimate import Estimate, log_interval
 from theory.quantities import real_array
 from theory.split import gen_train_ratio_from_counts
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-from theory.proof import Derivation, Step, equation, where
+from theory.derivation.proof import Derivation, Step, equation, where
 
 HORIZONS = (1, 2, 3, 4, 5)
 

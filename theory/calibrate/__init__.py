@@ -1,9 +1,8 @@
 """From measurements to the theory's inputs, each with a 95 % interval: one place to import from.
 
-The noise scale from updates to target (``theory.updates_fit``) or from gradients
-(``theory.noise_scale``), the staleness profile from importance ratios (``theory.ratio_noise``) and
-its formula (``theory.profile_fit``), and mu from counts or times (``theory.measured_cost``). Each
-module states its model and where it fails.
+The noise scale from updates to target (``updates_fit``) or from gradients (``noise_scale``), the
+staleness profile from importance ratios (``ratio_noise``) and its formula (``profile_fit``), and
+mu from counts or times (``measured_cost``). Each module states its model and where it fails.
 
 >>> fit = noise_scale_from_updates([16, 64, 256], [[490, 510], [198, 202], [125, 125]])
 >>> mu = gen_train_ratio_from_windows([880, 880], [520, 480], 6, 2).gen_train_ratio.value
@@ -11,19 +10,19 @@ module states its model and where it fails.
 2.2978
 """
 
-from theory.estimate import Estimate
-from theory.measured_cost import (
+from theory.calibrate.estimate import Estimate
+from theory.calibrate.measured_cost import (
     MeasuredRatio,
     gen_train_ratio_from_times,
     gen_train_ratio_from_windows,
 )
-from theory.noise_scale import (
+from theory.calibrate.noise_scale import (
     NoiseScale,
     noise_scale_from_batches,
     noise_scale_from_gradients,
 )
-from theory.profile_fit import ProfileFit, ProfileFits, profile_fits
-from theory.ratio_noise import (
+from theory.calibrate.profile_fit import ProfileFit, ProfileFits, profile_fits
+from theory.calibrate.ratio_noise import (
     MeasuredProfile,
     RatioMoments,
     moments_from_ess,
@@ -31,7 +30,7 @@ from theory.ratio_noise import (
     moments_from_ratios,
     staleness_profile,
 )
-from theory.updates_fit import UpdatesFit, long_run_updates, noise_scale_from_updates
+from theory.calibrate.updates_fit import UpdatesFit, long_run_updates, noise_scale_from_updates
 
 __all__ = [
     "Estimate",

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from theory.estimate import Estimate, log_interval, t_quantile
-from theory.ratio_noise import RatioMoments, relative_moments
+from theory.calibrate.estimate import Estimate, log_interval, t_quantile
+from theory.calibrate.ratio_noise import RatioMoments, relative_moments
 from theory.staleness import Exponential, OffsetPowerLaw
 
 Array = NDArray[np.float64]
@@ -71,7 +71,7 @@ def profile_fits(moments: RatioMoments) -> ProfileFits:
     Raises:
         ValueError: with fewer than three ages above 0.
 
-    >>> from theory.ratio_noise import moments_from_ess
+    >>> from theory.calibrate.ratio_noise import moments_from_ess
     >>> ages = np.array([0, 1, 2, 4, 8])
     >>> fits = profile_fits(moments_from_ess(ages, 1 / (1 + 0.1 * ages), np.full(5, 400)))
     >>> type(fits.best.profile).__name__, round(fits.best.profile.alpha, 4)

@@ -12,7 +12,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-from theory.proof import Derivation, Step, above, equation, where
+from theory.derivation.proof import Derivation, Step, above, equation, where
 
 
 def _objective() -> Derivation:

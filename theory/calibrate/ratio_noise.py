@@ -19,7 +19,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from theory.estimate import Estimate, log_interval, t_quantile
+from theory.calibrate.estimate import Estimate, log_interval, t_quantile
 from theory.quantities import real_array
 from theory.staleness import LARGEST_HORIZON, Tabulated
 

@@ -4,7 +4,7 @@ Model: U(B) = S_min (1 + Bnoise/B) updates to a target on average (L0), a straig
 
 Assumes independent seeds that all reached the target. L0 is the long-run law: batch sizes that it
 does not describe show in ``misfit``. The noise scale at one moment of a run, from gradients, is in
-``theory.noise_scale``.
+``theory.calibrate.noise_scale``.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from theory.estimate import Estimate, ratio_of_means, t_quantile
+from theory.calibrate.estimate import Estimate, ratio_of_means, t_quantile
 from theory.quantities import FloatOrArray, plain, real_array
 
 PRIOR_SEEDS = 16.0
