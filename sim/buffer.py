@@ -12,6 +12,8 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from sim.streams import random_bits
+
 Array = jax.Array
 
 MAX_CAPACITY = 2**16 - 1
@@ -96,7 +98,7 @@ def drawn_ranks(
         return jnp.minimum(entry, last)
 
     def random() -> Array:
-        bits = jax.vmap(lambda key: jax.random.bits(key, (draws, width)), out_axes=1)(keys)
+        bits = jax.vmap(lambda key: random_bits(key, (draws, width)), out_axes=1)(keys)
         candidate = below(bits, last + 1)
         distinct = jax.lax.cond(
             replace.all(), lambda: candidate, lambda: without_repeats(candidate, last, replace)

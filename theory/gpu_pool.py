@@ -42,8 +42,10 @@ class GpuPool:
         whole("gpus", self.gpus, low=2)
         positive("gen_train_ratio", self.gen_train_ratio)
         for split, value in self.by_split.items():
-            if len(split) != 2 or min(split) < 1:
-                raise ValueError(f"split = {split} is not allowed: it must be (W, T), both >= 1")
+            if not isinstance(split, tuple) or len(split) != 2:
+                raise ValueError(f"split = {split!r} is not allowed: it must be (W, T)")
+            for name, count in zip(("num_generators", "num_trainers"), split, strict=True):
+                whole(f"{name} of split {split}", count)
             positive(f"gen_train_ratio at split {split}", value)
         for trainers, share in self.efficiency.items():
             whole("num_trainers", trainers)

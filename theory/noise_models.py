@@ -104,6 +104,11 @@ class ExactQuadratic:
     counts_fill: bool = True
     _known: dict[bytes, tuple[Array, Array]] = field(default_factory=dict, repr=False)
 
+    def __post_init__(self) -> None:
+        """Check the step size."""
+        if self.learning_rate is not None:
+            positive("learning_rate", self.learning_rate)
+
     def updates(self, design: ReplayDesign) -> tuple[Array, Array]:
         """Updates and step size of each design; infinite where the target is not reached.
 

@@ -87,6 +87,9 @@ def recommend(config: Recommend) -> None:
     Args:
         config: the flags.
 
+    Returns:
+        Nothing; one line of JSON a job with ``json``, else text.
+
     Raises:
         ValueError: if a flag or a cell is missing or out of range.
 
@@ -169,7 +172,7 @@ def _spectrum(config: Recommend) -> Quadratic | None:
 
 
 def designs_of(config: Recommend, path: Path) -> list[tuple[int, Design]]:
-    """The designs of a table of jobs, with their line numbers.
+    r"""The designs of a table of jobs, with their line numbers.
 
     Args:
         config: what holds for every row that does not say otherwise.
@@ -184,7 +187,7 @@ def designs_of(config: Recommend, path: Path) -> list[tuple[int, Design]]:
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     path = Path(folder) / "jobs.csv"
-    ...     _ = path.write_text("cost_gen,noise_to_batch\\n5.28,0.5\\n5.28,\\n")
+    ...     _ = path.write_text("cost_gen,noise_to_batch\n5.28,0.5\n5.28,\n")
     ...     [d.rollouts_per_update for _, d in designs_of(Recommend(batch_size=60), path)]
     [19, 31]
     """

@@ -61,7 +61,7 @@ class Priced(NamedTuple):
     cost: Array
 
 
-def whole_rollouts(job: Job, batch: int, step: int) -> ReplayDesign:
+def whole_rollouts(job: Job, batch: int, step: int) -> ReplayDesign | None:
     """The replay designs of the set for one batch, R < B in multiples of the step.
 
     Args:
@@ -70,7 +70,7 @@ def whole_rollouts(job: Job, batch: int, step: int) -> ReplayDesign:
         step: the multiple, rollouts.
 
     Returns:
-        Designs drawn without replacement, shape (designs,); empty where B is one step.
+        Designs drawn without replacement, shape (designs,); None where B is one step.
 
     >>> from theory.noise_models import ReuseLaw
     >>> job = Job(5.0, 8, 2, 0.0, ReuseLaw(1.0, 8))
@@ -78,6 +78,8 @@ def whole_rollouts(job: Job, batch: int, step: int) -> ReplayDesign:
     [2.0, 4.0, 6.0]
     """
     most = batch // step - 1
+    if most < 1:
+        return None
     counts = np.arange(1, most + 1)
     if most > MANY[job.model.name]:
         counts = np.unique(np.geomspace(1, most, MANY[job.model.name]).round().astype(int))
@@ -110,15 +112,17 @@ def priced_splits(job: Job) -> list[Priced]:
         job: what to plan.
 
     Returns:
-        One entry a usable split; one with split None without GPUs.
+        One entry a usable split; without GPUs one with split None, or nothing to replay.
 
     >>> from theory.noise_models import ReuseLaw
     >>> job = Job(5.0, 8, 1, 0.0, ReuseLaw(1.0, 8))
     >>> priced_splits(job)[0].cost.round(1).tolist()
-    [26.0, 27.0, 30.7, 35.0, 39.6, 44.3, 49.1]
+    [26.0, 27.0, 30.9, 35.0, 40.2, 45.1, 49.7]
     """
     if job.pool is None:
         design = whole_rollouts(job, job.batch_size, job.num_generations)
+        if design is None:
+            return []
         updates, rate = job.model.updates(design)
         cost = prices(job.model, updates, design, job.gen_train_ratio, job.fixed_cost)
         return [Priced(None, design, updates, rate, cost)]
@@ -130,7 +134,7 @@ def priced_splits(job: Job) -> list[Priced]:
             batch = moved_batch(job.batch_size, step)
             design = None if batch is None else whole_rollouts(job, batch, step)
             found[step] = None if design is None else (design, *job.model.updates(design))
-        if (known := found[step]) is not None and known[1].size:
+        if (known := found[step]) is not None:
             priced.append(Priced(split, *known, split_cost(job, split, known[0], known[1])))
     return priced
 
@@ -226,7 +230,7 @@ def break_even_ratio(job: Job, replay: Priced, base: Priced) -> float:
     >>> from theory.noise_models import ReuseLaw
     >>> job = Job(5.0, 64, 1, 0.0, ReuseLaw(64 * 2.0, 64))
     >>> round(break_even_ratio(job, priced_splits(job)[0], on_policy(job, [64])), 3)
-    2.032
+    4.0
     """
     fresh, size = replay.design.rollouts_per_update, replay.design.buffer_size
     fill = size - fresh if job.model.counts_fill else 0.0

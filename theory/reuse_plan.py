@@ -100,7 +100,7 @@ def planned(job: Job, uncertain: Uncertain) -> Design:
     >>> law = ReuseLaw(noise_scale=0.07 * 64, batch_size=64)
     >>> design = planned(Job(5.28, 64, 1, 0.0, law), Uncertain())
     >>> design.rollouts_per_update, round(design.cost_ratio, 4)
-    (7, 0.385)
+    (7, 0.3852)
     """
     choice = chosen(job)
     base = choice.base
@@ -218,22 +218,28 @@ def _with(job: Job, gen_train_ratio: float | None = None, noise_scale: float | N
 def _break_even_ratio(job: Job, base: Priced) -> float | None:
     if job.pool is not None:
         return None
-    return break_even_ratio(job, priced_splits(job)[0], base)
+    found = priced_splits(job)
+    return break_even_ratio(job, found[0], base) if found else math.inf
 
 
 def _break_even_noise(job: Job) -> float | None:
     """Beta below which some replay design of the set is cheaper than on-policy (L0, L5)."""
-    if job.pool is not None or not isinstance(job.model, ReuseLaw):
+    law, mu = job.model, job.gen_train_ratio
+    if job.pool is not None or not isinstance(law, ReuseLaw):
         return None
-    design = priced_splits(job)[0].design
-    variance = np.asarray(long_run_variance(design, job.model.profile))
-    per_update = job.fixed_cost + design.batch_size
-    cost = per_update + job.gen_train_ratio * design.rollouts_per_update
-    own = job.fixed_cost + job.batch_size * (1 + job.gen_train_ratio)
-    slope = variance * cost - own / job.batch_size
-    with np.errstate(divide="ignore"):
-        limit = np.where(slope > 0, (own - cost) / np.where(slope > 0, slope, 1.0), np.inf)
-    return float(np.max(np.maximum(limit, 0.0), initial=0.0)) / job.batch_size
+    found = priced_splits(job)
+    if not found:
+        return 0.0
+    design = found[0].design
+    variance = np.asarray(long_run_variance(design, law.profile))
+    cost = job.fixed_cost + design.batch_size + mu * design.rollouts_per_update
+    own = np.full(cost.shape, job.fixed_cost + job.batch_size * (1 + mu))
+    if law.reference_updates is not None:
+        own -= mu * (design.buffer_size - design.rollouts_per_update) / law.reference_updates
+    slope, saved = variance * cost - own / job.batch_size, np.maximum(own - cost, 0.0)
+    limit = np.where(saved > 0, np.inf, 0.0)
+    np.divide(saved, slope, out=limit, where=slope > 0)
+    return float(np.max(limit)) / job.batch_size
 
 
 def _rounding_cost(job: Job, used: Priced) -> float | None:

@@ -15,6 +15,7 @@ import numpy as np
 
 from sim.estimators import importance_corrected, importance_ratio
 from sim.problems import Array, Problem, StreamKeys
+from sim.streams import uniforms
 
 
 class BanditEnv(NamedTuple):
@@ -75,9 +76,9 @@ def noise(keys: StreamKeys, shape: tuple[int, ...], *, num_generations: int) -> 
     """Return the uniforms of rollouts with leading axes ``shape``."""
     *lead, width = shape
     return Uniforms(
-        start=jax.random.uniform(keys.start, (*lead, width // num_generations)),
-        action=jax.random.uniform(keys.action, shape),
-        reward=jax.random.uniform(keys.reward, shape),
+        start=uniforms(keys.start, (*lead, width // num_generations)),
+        action=uniforms(keys.action, shape),
+        reward=uniforms(keys.reward, shape),
     )
 
 
