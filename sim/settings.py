@@ -42,7 +42,7 @@ class QuadraticConfig:
     """Number of curvature modes, >= 1."""
     spectrum_power: float = 1.0
     """Power-law decay a of the curvature, i^-a."""
-    noise_std: float = 1.0
+    noise_std: float = 5.0
     """Gradient noise of one fresh rollout in the mode of curvature 1."""
     noise_power: float = 1.0
     """Noise covariance grows as curvature to this power."""
@@ -60,8 +60,8 @@ class SweepConfig:
     """Staleness horizons x = N/R to try, in updates a rollout stays; N = x R must be whole."""
     replay_ratios: tuple[float, ...] = (1, 2, 4, 8)
     """Replay ratios y = B/R to try, mean uses per rollout; R = B/y must be whole."""
-    step_sizes: tuple[float, ...] = (2, 2.8, 4, 5.6, 8, 11, 16, 22, 32, 45, 64, 90)
-    """Step sizes (learning rates) to try for every design."""
+    step_sizes: tuple[float, ...] = ()
+    """Step sizes (learning rates) to try for every design; none given: the problem's own grid."""
     seeds: int = 32
     """Seeds of each setting, even: the first half chooses, the second half prices."""
     first_seed: int = 0
@@ -92,10 +92,28 @@ class SweepConfig:
     """Name of the run's folder; empty: the problem and a hash of the config."""
 
 
+STEP_SIZES = {
+    "bandit": (2.0, 2.8, 4.0, 5.6, 8.0, 11.0, 16.0, 22.0, 32.0, 45.0, 64.0, 90.0),
+    "quadratic": (
+        0.015,
+        0.021,
+        0.03,
+        0.042,
+        0.06,
+        0.085,
+        0.12,
+        0.17,
+        0.24,
+        0.34,
+        0.48,
+        0.68,
+        0.96,
+        1.4,
+    ),
+}
 SMOKE = {
     "horizons": (1.0, 2.0, 4.0, 8.0),
     "replay_ratios": (1.0, 2.0, 4.0),
-    "step_sizes": (2.0, 8.0, 32.0, 128.0),
     "seeds": 8,
     "target": 0.2,
     "max_updates": 1500,
@@ -104,16 +122,19 @@ NOT_IDENTITY = ("smoke", "results", "id")
 
 
 def resolved(config: SweepConfig) -> SweepConfig:
-    """Return the config with the smoke preset applied to every field left at its default."""
-    if not config.smoke:
+    """Return the config with the smoke preset and the problem's step sizes where none are given."""
+    if config.smoke:
+        default = SweepConfig()
+        small = {
+            name: value
+            for name, value in SMOKE.items()
+            if getattr(config, name) == getattr(default, name)
+        }
+        config = dataclasses.replace(config, **small)
+    if config.step_sizes:
         return config
-    default = SweepConfig()
-    small = {
-        name: value
-        for name, value in SMOKE.items()
-        if getattr(config, name) == getattr(default, name)
-    }
-    return dataclasses.replace(config, **small)
+    grid = STEP_SIZES[config.problem]
+    return dataclasses.replace(config, step_sizes=grid[1::3] if config.smoke else grid)
 
 
 def check(config: SweepConfig) -> None:

@@ -189,7 +189,7 @@ def designs_of(config: Recommend, path: Path) -> list[tuple[int, Design]]:
     ...     path = Path(folder) / "jobs.csv"
     ...     _ = path.write_text("cost_gen,noise_to_batch\n5.28,0.5\n5.28,\n")
     ...     [d.rollouts_per_update for _, d in designs_of(Recommend(batch_size=60), path)]
-    [19, 31]
+    [20, 31]
     """
     known = {field.name for field in fields(Recommend)} - {"jobs", "json"}
     found = []

@@ -250,7 +250,7 @@ def test_runs_that_miss_the_target_make_costs_lower_bounds(tmp_path):
 def test_smoke_preset_yields_to_flags_given_beside_it():
     config = resolved(SweepConfig(smoke=True, seeds=6))
     assert config.seeds == 6
-    assert config.step_sizes != SweepConfig().step_sizes
+    assert len(config.step_sizes) < len(resolved(SweepConfig()).step_sizes)
     assert len(list(jobs(config, planned(config)))) < 500
 
 
@@ -261,3 +261,10 @@ def test_finished_row_has_no_updates_to_target_unless_reached():
     job = (planned(config).on_policy, 2.0, 0)
     assert finished_row(config, job, Finished(0, "reached", 7, 0.1))["updates_to_target"] == 7
     assert finished_row(config, job, Finished(0, "diverged", 7, 0.1))["updates_to_target"] == ""
+
+
+@pytest.mark.parametrize("problem", ["bandit", "quadratic"])
+def test_step_sizes_are_the_problems_own_unless_given(problem):
+    config = resolved(SweepConfig(problem=problem))
+    assert len(config.step_sizes) >= 12
+    assert resolved(SweepConfig(problem=problem, step_sizes=(0.5,))).step_sizes == (0.5,)

@@ -1,3 +1,6 @@
+from fractions import Fraction
+from math import lcm
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -6,7 +9,6 @@ from hypothesis import strategies as st
 from theory import optimal_design
 from theory.bound import bound_objective
 from theory.cost import gen_train_ratio
-from theory.split import split_replay_ratio
 from theory.staleness import OffsetPowerLaw, PowerLaw, Tabulated
 
 HILLS = Tabulated((1.0, 1.0, 3.0, *[1.0] * 12, 99.0))
@@ -76,29 +78,87 @@ def test_paper_setting():
     assert not design.with_replacement
 
 
+def usable_splits(mu, batch, group, gpus):
+    """B, R and step at every split that is not left out: {(W, T): (B, R, step)}, by hand."""
+    found = {}
+    for trainers in range(1, gpus):
+        split, step = (gpus - trainers, trainers), lcm(group, trainers)
+        moved = round(Fraction(batch, step)) * step
+        uses = mu * trainers / split[0]
+        if 10 * abs(moved - batch) <= batch and step <= moved and 1 <= uses <= moved / step:
+            nearest = min(range(step, moved + 1, step), key=lambda r: abs(r - moved / uses))
+            found[split] = moved, nearest, step
+    return found
+
+
+def split_ratios(mu, rho, profile, batch, group, gpus, longest):
+    """Least J(N/R, B/R)/J(1, 1) at every usable split, over every N in steps."""
+    return {
+        split: exhaustive(mu, rho, profile, moved, step, longest, [fresh])
+        for split, (moved, fresh, step) in usable_splits(mu, batch, group, gpus).items()
+    }
+
+
 def test_paper_setting_on_eight_gpus_is_the_paper_split():
     design = optimal_design(5.28, 1, batch_size=60, gpus=8)
-    assert design.split == (6, 2)
+    ratios = split_ratios(5.28, 1.0, PowerLaw(0.1), 60, 1, 8, 40)
+    assert design.split == (6, 2) == min(ratios, key=ratios.get)
     assert design.rollouts_per_update == round(60 / 1.76)
-    best = exhaustive(5.28, 1.0, PowerLaw(0.1), 60, 1, 40, [design.rollouts_per_update])
-    assert design.cost_ratio == pytest.approx(best, rel=1e-12)
+    assert design.cost_ratio == pytest.approx(ratios[6, 2], rel=1e-12)
 
 
-@given(st.floats(1.5, 60), st.integers(2, 16), st.sampled_from([0.1, 0.25]))
-def test_split_has_the_least_objective(mu, gpus, rho):
-    design = optimal_design(mu, 1, batch_size=64, rho=rho, gpus=gpus)
-    assert design.split is not None
+@settings(max_examples=60)
+@given(
+    st.floats(1.0, 60),
+    st.integers(1, 4),
+    st.integers(1, 16),
+    st.integers(2, 10),
+    st.sampled_from([0.1, 0.25, 1.0]),
+    st.sampled_from([PowerLaw(0.1), PowerLaw(0.3), OffsetPowerLaw(1.0, 0.2, 0.5), HILLS]),
+)
+def test_split_is_the_one_whose_whole_design_has_the_least_objective(
+    mu, group, groups, gpus, rho, profile
+):
+    batch = group * groups
+    design = optimal_design(
+        mu, 1, batch_size=batch, rho=rho, profile=profile, gpus=gpus, num_generations=group
+    )
     assert sum(design.split) == gpus
+    ratios = split_ratios(mu, rho, profile, batch, group, gpus, 150)
+    best = min(ratios.values(), default=np.inf)
     if design.verdict == "on_policy":
+        why = design.why[0]
+        assert ("no split" in why) or (best >= 1) or ("y*" in why) or ("x*" in why)
+        assert not ratios or "no split" not in why
         return
-    horizons = np.arange(1, 40_000) / 400
+    assert best < 1
+    assert design.cost_ratio == pytest.approx(best, rel=1e-12)
+    assert ratios[design.split] == pytest.approx(best, rel=1e-12)
+    moved, fresh, step = usable_splits(mu, batch, group, gpus)[design.split]
+    assert (design.batch_size, design.rollouts_per_update) == (moved, fresh)
+    assert design.buffer_size % step == 0
+    assert design.replay_ratio == moved / fresh
 
-    def least(generators):
-        uses = split_replay_ratio(generators, gpus - generators, mu)
-        values = bound_objective(horizons, uses, mu, profile=PowerLaw(0.1), rho=rho)
-        return float(np.min(values)) if 1 <= uses <= 64 else np.inf
 
-    assert least(design.split[0]) == pytest.approx(min(map(least, range(1, gpus))), rel=1e-6)
+@pytest.mark.parametrize(
+    ("batch", "gpus", "group", "usable"),
+    [
+        (64, 8, 1, {1: 64, 2: 64, 3: 63, 4: 64, 5: 65, 6: 66, 7: 63}),
+        (64, 8, 16, {1: 64, 2: 64, 4: 64}),
+        (20, 9, 4, {1: 20, 2: 20, 4: 20}),
+    ],
+)
+def test_splits_that_move_the_batch_by_more_than_a_tenth_are_left_out(batch, gpus, group, usable):
+    """Each split in turn gives y = 2; on GPUs for 5 trainers a step of 20 leaves no such R."""
+    for trainers in range(1, gpus):
+        mu = 2 * (gpus - trainers) / trainers
+        found = usable_splits(mu, batch, group, gpus)
+        assert ((gpus - trainers, trainers) in found) == (trainers in usable)
+        design = optimal_design(mu, 1, batch_size=batch, rho=0.1, gpus=gpus, num_generations=group)
+        if design.verdict == "replay":
+            assert design.batch_size == usable[design.split[1]]
+        else:
+            assert design.batch_size == batch
 
 
 @pytest.mark.parametrize(
@@ -143,9 +203,13 @@ def test_true_baseline_is_named_at_the_paper_values():
         assert design.warnings[0].endswith("a loss") == (rho > 0)
 
 
-def test_counts_are_whole_groups():
-    design = optimal_design(5.28, 1, batch_size=64, rho=0.1, num_generations=16, gpus=8)
-    assert design.rollouts_per_update % 16 == design.buffer_size % 16 == 0
+@given(st.floats(1.5, 60), st.integers(1, 16), st.integers(2, 12))
+def test_counts_are_whole_groups_for_every_trainer(mu, group, gpus):
+    design = optimal_design(mu, 1, batch_size=48 * group, rho=0.1, num_generations=group, gpus=gpus)
+    step = lcm(group, design.split[1]) if design.verdict == "replay" else group
+    assert design.batch_size % step == 0
+    assert design.rollouts_per_update % step == design.buffer_size % step == 0
+    assert abs(design.batch_size - 48 * group) <= 4.8 * group
 
 
 def test_costs_matter_only_by_their_ratio():
