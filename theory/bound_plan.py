@@ -9,6 +9,7 @@ draws with replacement; every ``replay`` verdict therefore carries the ratio to 
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import lcm, log
 
 from theory.design import Design
@@ -20,7 +21,7 @@ from theory.optimum import (
     profile_optimum,
 )
 from theory.quantities import fraction, non_negative
-from theory.replay_choice import moved_batch
+from theory.replay_choice import batch_notes, moved_batch
 from theory.split import gpu_splits, split_replay_ratio
 from theory.staleness import PowerLaw, Profile
 from theory.whole_designs import Job, WholeDesign, best_whole_design
@@ -75,12 +76,17 @@ def bound_design(
     if reason:
         return _on_policy(job, splits, reason)
     if not splits:
-        return _replay_or_not(job, optimum, None, best_whole_design(job))
+        best = best_whole_design(job)
+        return _replay(job, optimum, None, best) if best.cost_ratio < 1 else _dearer(job, (), best)
     found = [(split, *_at_split(job, split)) for split in splits if _usable(job, split)]
     if not found:
         return _on_policy(job, splits, "no split of these GPUs has whole steps with y from 1 on")
     split, moved, best = min(found, key=lambda each: each[2].cost_ratio)
-    return _replay_or_not(moved, optimum, split, best)
+    if best.cost_ratio >= 1:
+        return _dearer(job, splits, best)
+    design = _replay(moved, optimum, split, best)
+    notes = batch_notes(batch_size, moved.batch_size)
+    return replace(design, warnings=design.warnings + notes)
 
 
 def _usable(job: Job, split: tuple[int, int]) -> bool:
@@ -99,13 +105,8 @@ def _at_split(job: Job, split: tuple[int, int]) -> tuple[Job, WholeDesign]:
     return moved, best_whole_design(moved, split)
 
 
-def _replay_or_not(
-    job: Job, optimum: Optimum, split: tuple[int, int] | None, found: WholeDesign
-) -> Design:
-    if found.cost_ratio < 1:
-        return _replay(job, optimum, split, found)
-    splits = () if split is None else (split,)
-    return _on_policy(job, splits, f"the best whole design costs {found.cost_ratio:.4g}")
+def _dearer(job: Job, splits: tuple[tuple[int, int], ...], best: WholeDesign) -> Design:
+    return _on_policy(job, splits, f"the best whole design costs {best.cost_ratio:.4g}")
 
 
 def _profile(alpha: float, profile: Profile | None) -> Profile:

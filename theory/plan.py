@@ -15,7 +15,7 @@ import numpy as np
 from theory.bound_plan import bound_design
 from theory.cost import gen_train_ratio
 from theory.design import Design
-from theory.gpu_pool import GpuPool
+from theory.gpu_pool import GpuPool, ratios_at_batch
 from theory.noise_models import ExactQuadratic, ReuseLaw
 from theory.optimum import DEFAULT_ALPHA, DEFAULT_RHO
 from theory.quadratic import Quadratic, initial_loss
@@ -26,6 +26,7 @@ from theory.staleness import Profile
 
 LARGEST_BATCH = 1_000_000
 BUFFERS = ("batch", "large")
+DEFAULT_TARGET = 0.02
 TOKEN_BYTES = 4 + 4
 ROLLOUT_BYTES = 32
 
@@ -43,13 +44,13 @@ def optimal_design(
     noise_scale_range: tuple[float, float] | None = None,
     gen_train_range: tuple[float, float] | None = None,
     spectrum: Quadratic | None = None,
-    target: float = 0.02,
+    target: float = DEFAULT_TARGET,
     learning_rate: float | None = None,
     buffer: str = "batch",
     fixed_cost: float = 0.0,
     reference_updates: float | None = None,
     gpus: int | None = None,
-    gen_train_by_split: Mapping[tuple[int, int], float] | None = None,
+    gen_train_by_split: Mapping[tuple[int, ...], float] | None = None,
     train_efficiency: Mapping[int, float] | None = None,
     num_generations: int = 1,
     tokens_per_rollout: float | None = None,
@@ -83,7 +84,7 @@ def optimal_design(
         reference_updates: updates an on-policy run takes at B, > 0; pays for the first fill and
             gives GPU-hours, which need costs in GPU-seconds.
         gpus: GPUs to divide between generation and training, >= 2.
-        gen_train_by_split: cost_gen / cost_train measured at splits (W, T).
+        gen_train_by_split: cost_gen / cost_train measured at splits, by (W, T) or (W, T, B).
         train_efficiency: share of the training speed left with T trainers, by T, in (0, 1].
         num_generations: G, rollouts per prompt; B, R and N are multiples of it, with GPUs of
             lcm(G, T).
@@ -116,6 +117,7 @@ def optimal_design(
         "buffer": None if buffer == "batch" else buffer,
         "fixed_cost": None if fixed_cost == 0 else fixed_cost,
         "gpu_hour_price": gpu_hour_price,
+        "target": None if target == DEFAULT_TARGET else target,
     }
     if scale is None and spectrum is None:
         _refuse_without_noise(needs_noise)
@@ -132,6 +134,8 @@ def optimal_design(
     for name, value, default in (("rho", rho, DEFAULT_RHO), ("alpha", alpha, DEFAULT_ALPHA)):
         if value != default:
             raise ValueError(f"{name} = {value} is not allowed beside a measured noise")
+    if not (profile is None or callable(profile)):
+        raise ValueError(f"profile = {profile!r} is not allowed: it must be a profile by age")
     law = profile if profile is not None else 1.0
     job = Job(
         gen_train_ratio=mu,
@@ -140,9 +144,9 @@ def optimal_design(
         fixed_cost=non_negative("fixed_cost", fixed_cost),
         model=_exact(spectrum, scale, target, learning_rate, law, reference_updates)
         if spectrum is not None
-        else _law(scale, batch, law, reference_updates, learning_rate),
+        else _law(scale, batch, law, reference_updates, learning_rate, target),
         large_buffer=buffer == "large",
-        pool=_pool(gpus, mu, gen_train_by_split, train_efficiency),
+        pool=_pool(gpus, mu, batch, gen_train_by_split, train_efficiency),
     )
     uncertain = Uncertain(
         _range("gen_train_range", gen_train_range, mu),
@@ -212,12 +216,16 @@ def _law(
     profile: Profile | float,
     reference_updates: float | None,
     learning_rate: float | None,
+    target: float,
 ) -> ReuseLaw:
-    if learning_rate is not None:
-        raise ValueError(
-            f"learning_rate = {learning_rate} is not allowed without a spectrum: the reuse law "
-            "knows none"
-        )
+    for name, value, default in (
+        ("learning_rate", learning_rate, None),
+        ("target", target, DEFAULT_TARGET),
+    ):
+        if value != default:
+            raise ValueError(
+                f"{name} = {value} is not allowed without a spectrum: the reuse law knows none"
+            )
     return ReuseLaw(scale or 0.0, batch, profile, reference_updates)
 
 
@@ -229,6 +237,8 @@ def _exact(
     profile: Profile | float,
     reference_updates: float | None,
 ) -> ExactQuadratic:
+    if not isinstance(spectrum, Quadratic):
+        raise ValueError(f"spectrum = {spectrum!r} is not allowed: it must be a Quadratic")
     for name, value in (("noise_scale", scale), ("reference_updates", reference_updates)):
         if value is not None:
             raise ValueError(
@@ -242,14 +252,18 @@ def _exact(
 def _pool(
     gpus: int | None,
     mu: float,
-    by_split: Mapping[tuple[int, int], float] | None,
+    batch: int,
+    by_split: Mapping[tuple[int, ...], float] | None,
     efficiency: Mapping[int, float] | None,
 ) -> GpuPool | None:
     if gpus is None:
         if by_split or efficiency:
             raise ValueError(f"gpus = None is not allowed with {by_split or efficiency}")
         return None
-    return GpuPool(gpus, mu, by_split or {}, efficiency or {})
+    for name, table in (("gen_train_by_split", by_split), ("train_efficiency", efficiency)):
+        if not (table is None or isinstance(table, Mapping)):
+            raise ValueError(f"{name} = {table!r} is not allowed: it must be a mapping")
+    return GpuPool(gpus, mu, ratios_at_batch(by_split or {}, batch), efficiency or {})
 
 
 def _range(name: str, given: tuple[float, float] | None, value: float | None) -> Range | None:
@@ -257,6 +271,8 @@ def _range(name: str, given: tuple[float, float] | None, value: float | None) ->
         return None
     if value is None:
         raise ValueError(f"{name} = {given} is not allowed without a noise scale")
+    if not (isinstance(given, tuple | list) and len(given) == 2):
+        raise ValueError(f"{name} = {given!r} is not allowed: it must be two numbers, low and high")
     low, high = (positive(name, end) for end in given)
     if not low <= value <= high:
         raise ValueError(f"{name} = {given} is not allowed: it must hold the value {value:g}")

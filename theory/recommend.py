@@ -68,7 +68,7 @@ class Recommend:
     gpus: int | None = None
     """GPUs to divide between generation and training, >= 2."""
     split_ratio: tuple[str, ...] = ()
-    """cost_gen / cost_train measured at GPU splits, as W,T:RATIO."""
+    """cost_gen / cost_train measured at GPU splits, as W,T:RATIO or at a batch as W,T,B:RATIO."""
     train_efficiency: tuple[str, ...] = ()
     """Share of the training speed left with T trainers, as T:SHARE."""
     tokens_per_rollout: float | None = None
@@ -238,23 +238,27 @@ def _cell(name: str, text: str, hint: str) -> Any:
     return values if "tuple" in hint else values[0]
 
 
-def split_ratio(text: str) -> tuple[tuple[int, int], float]:
-    """(W, T) and mu of a text such as ``6,2:5.34`` (P4).
+def split_ratio(text: str) -> tuple[tuple[int, ...], float]:
+    """(W, T) or (W, T, B) and mu of a text such as ``6,2:5.34`` (P4).
 
     Args:
-        text: W,T:RATIO.
+        text: W,T:RATIO or W,T,B:RATIO.
 
     Returns:
-        The split and its cost_gen / cost_train.
+        The split, with its batch if given, and its cost_gen / cost_train.
 
     Raises:
         ValueError: if the text is anything else.
 
-    >>> split_ratio("6,2:5.34")
-    ((6, 2), 5.34)
+    >>> split_ratio("6,2:5.34"), split_ratio("6,2,60:5.34")
+    (((6, 2), 5.34), ((6, 2, 60), 5.34))
     """
     split, _, ratio = text.partition(":")
-    return parsed_split(split), _number("split ratio", text, ratio, "W,T:RATIO, as in 6,2:5.34")
+    mu = _number("split ratio", text, ratio, "W,T:RATIO or W,T,B:RATIO, as in 6,2:5.34")
+    pair, _, batch = split.rpartition(",")
+    if "," in pair and batch.isascii() and batch.isdigit():
+        return (*parsed_split(pair), int(batch)), mu
+    return parsed_split(split), mu
 
 
 def trainer_share(text: str) -> tuple[int, float]:

@@ -105,6 +105,24 @@ def moved_batch(batch_size: int, step: int) -> int | None:
     return near if abs(near - batch_size) <= LARGEST_SHIFT * batch_size else None
 
 
+def batch_notes(given: int, used: int) -> tuple[str, ...]:
+    """What to say of a batch that moved to a multiple of P4's trainers and groups: one sentence.
+
+    Args:
+        given: B of the job, rollouts.
+        used: B of the design, rollouts.
+
+    Returns:
+        The sentence; nothing if the batch did not move.
+
+    >>> batch_notes(64, 64)
+    ()
+    """
+    if used == given:
+        return ()
+    return (f"the batch moves from {given} to {used}, so that each trainer gets whole groups",)
+
+
 def priced_splits(job: Job) -> list[Priced]:
     """Every replay design of the set with its price, split by split.
 

@@ -19,6 +19,7 @@ from theory.noise_models import ReuseLaw, prices
 from theory.replay_choice import (
     Job,
     Priced,
+    batch_notes,
     break_even_ratio,
     on_policy,
     priced_splits,
@@ -294,6 +295,7 @@ def _reasons(job: Job, choice: Choice) -> tuple[str, ...]:
 
 
 def _warnings(job: Job, used: Priced) -> tuple[str, ...]:
+    warnings = ["exact for a quadratic objective with unchanging curvature and noise"]
     if isinstance(job.model, ReuseLaw):
         warnings = [
             "the reuse law holds where eta lambda x is small; a spectrum makes the answer exact"
@@ -302,5 +304,4 @@ def _warnings(job: Job, used: Priced) -> tuple[str, ...]:
             warnings.append("noise is taken as the same at every age: stale rollouts are noisier")
         if not job.model.counts_fill and used.design.buffer_size > used.design.rollouts_per_update:
             warnings.append("the first fill of the buffer is not counted: no updates were given")
-        return tuple(warnings)
-    return ("exact for a quadratic objective with unchanging curvature and noise",)
+    return (*warnings, *batch_notes(job.batch_size, int(used.design.batch_size)))

@@ -10,7 +10,6 @@ R and N move in steps of the group size; N >= R and R <= B. Fails where the boun
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -85,23 +84,6 @@ def best_whole_design(job: Job, split: tuple[int, int] | None = None) -> WholeDe
     return WholeDesign(
         int(fresh[best]), int(size[best]), float(cost[best] / on_policy), _certain(job, cost[best])
     )
-
-
-def best_split(job: Job, splits: Sequence[tuple[int, int]]) -> tuple[int, int]:
-    """The split with the least J over x at its own y = mu T/W (P4, P8, arXiv 2604.08706).
-
-    Args:
-        job: costs, noise and batch.
-        splits: (W, T) pairs to choose from, at least one.
-
-    Returns:
-        (W, T).
-
-    >>> best_split(Job(5.28, 1.0, PowerLaw(0.1), 60, 1), [(7, 1), (6, 2), (5, 3), (4, 4)])
-    (6, 2)
-    """
-    uses = np.array([split_replay_ratio(*split, job.gen_train_ratio) for split in splits])
-    return splits[int(np.argmin(_objective(job, _best_horizon(job, uses), uses)))]
 
 
 def _certain(job: Job, cost: float) -> bool:

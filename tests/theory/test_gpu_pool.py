@@ -1,6 +1,7 @@
 """GPUs by hand: both sides of an update, measured splits joined by power laws, refusals."""
 
 import math
+import re
 
 import numpy as np
 import pytest
@@ -8,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from theory.cost import async_cost_with_buffer
-from theory.gpu_pool import GpuPool
+from theory.gpu_pool import GpuPool, ratios_at_batch
 from theory.split import split_replay_ratio
 
 PAPER = {(6, 2): 5.34, (5, 3): 5.7, (4, 4): 7.0}
@@ -136,3 +137,28 @@ def test_bad_values_are_named(call, text):
         call()
     assert text in str(error.value)
     assert "\n" not in str(error.value)
+
+
+def test_ratios_at_batch_are_exact_where_measured_and_straight_in_logs_between():
+    measured = {(4, 4, 32): 8.0, (4, 4, 128): 6.0, (4, 4, 512): 5.0, (6, 2): 5.3}
+    for batch, mu in [(32, 8.0), (128, 6.0), (512, 5.0)]:
+        found = ratios_at_batch(measured, batch)
+        assert found[(4, 4)] == pytest.approx(mu, rel=1e-12)
+        assert found[(6, 2)] == 5.3
+    assert ratios_at_batch(measured, 256)[(4, 4)] == pytest.approx((6.0 * 5.0) ** 0.5)
+    assert ratios_at_batch(measured, 8)[(4, 4)] == pytest.approx(8.0 * 8.0 / 6.0)
+
+
+@pytest.mark.parametrize(
+    ("measured", "words"),
+    [
+        ({(4,): 5.0}, "(4,)"),
+        ({"4,4": 5.0}, "'4,4'"),
+        ({(4, 4, 0): 5.0}, "= 0"),
+        ({(4, 4, 64): -5.0}, "-5.0"),
+        ({(4, 4, 64): 5.0, (4, 4): 6.0}, "(4, 4)"),
+    ],
+)
+def test_ratios_at_batch_refuse(measured, words):
+    with pytest.raises(ValueError, match=re.escape(words)):
+        ratios_at_batch(measured, 64)

@@ -86,7 +86,9 @@ def usable_splits(mu, batch, group, gpus):
         moved = round(Fraction(batch, step)) * step
         uses = mu * trainers / split[0]
         if 10 * abs(moved - batch) <= batch and step <= moved and 1 <= uses <= moved / step:
-            nearest = min(range(step, moved + 1, step), key=lambda r: abs(r - moved / uses))
+            # Halfway between two counts of steps, the even one.
+            counts = range(step, moved + 1, step)
+            nearest = min(counts, key=lambda r: (abs(r - moved / uses), r // step % 2))
             found[split] = moved, nearest, step
     return found
 

@@ -149,7 +149,7 @@ def test_wrong_tables_name_line_and_value(tmp_path, capsys, table, words):
     [
         (["--cost-gen", "5"], "--batch-size is missing"),
         (["--batch-size", "64"], "--cost-gen is missing"),
-        ([*JOB, "--split-ratio", "6:2:5"], "'6'"),
+        ([*JOB, "--split-ratio", "6:2:5"], "'6:2:5'"),
         ([*JOB, "--split-ratio", "6,2"], "'6,2'"),
         ([*JOB, "--split-ratio", "6,2:many"], "'6,2:many'"),
         ([*JOB, "--train-efficiency", "x:1"], "'x:1'"),

@@ -1,6 +1,7 @@
 """Designs from a noise model against a search of every whole design in plain loops."""
 
 import math
+import re
 from dataclasses import replace
 from fractions import Fraction
 
@@ -673,7 +674,7 @@ BAD = [
     ({"gpus": 8, "gen_train_by_split": {(6, 2): 5.0}}, "{(6, 2): 5.0}"),
     ({"gpus": 8, "train_efficiency": {2: 0.5}}, "{2: 0.5}"),
     ({**GPUS, "gen_train_by_split": {(6, 0): 5.0}}, "(6, 0)"),
-    ({**GPUS, "gen_train_by_split": {(6, 2, 1): 5.0}}, "(6, 2, 1)"),
+    ({**GPUS, "gen_train_by_split": {(6, 2, 1, 1): 5.0}}, "(6, 2, 1, 1)"),
     ({**GPUS, "gen_train_by_split": {6: 5.0}}, "split = 6"),
     ({**GPUS, "gen_train_by_split": {"62": 5.0}}, "'62'"),
     ({**GPUS, "gen_train_by_split": {(6, 2): 0.0}}, "(6, 2) = 0.0"),
@@ -693,3 +694,29 @@ def test_bad_values_are_named(options, text):
         optimal_design(5.28, 1, batch_size=64, **options)
     assert text in str(error.value)
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"noise_to_batch": 1.0, "gen_train_range": 5.0}, "gen_train_range = 5.0"),
+        ({"noise_to_batch": 1.0, "noise_scale_range": (1, 64, 99)}, "(1, 64, 99)"),
+        ({"spectrum": "steep"}, "'steep'"),
+        ({"noise_to_batch": 1.0, "gpus": 8, "gen_train_by_split": [5.0]}, "[5.0]"),
+        ({"noise_to_batch": 1.0, "gpus": 8, "train_efficiency": [1]}, "[1]"),
+        ({"noise_to_batch": 1.0, "target": 0.5}, "target = 0.5"),
+        ({"target": 0.5}, "target = 0.5"),
+        ({"noise_to_batch": 1.0, "profile": 2.0}, "profile = 2.0"),
+    ],
+)
+def test_options_of_the_wrong_kind_are_named(options, words):
+    with pytest.raises(ValueError, match=re.escape(words)):
+        optimal_design(5.28, 1, batch_size=64, **options)
+
+
+@pytest.mark.parametrize("options", [{"noise_to_batch": 0.05}, {}])
+def test_a_moved_batch_is_reported(options):
+    moved = optimal_design(5.28, 1, batch_size=61, gpus=8, **options)
+    assert moved.batch_size != 61
+    note = f"the batch moves from 61 to {moved.batch_size}"
+    assert any(note in warning for warning in moved.warnings)
