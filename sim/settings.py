@@ -9,50 +9,23 @@ from typing import Literal
 
 import numpy as np
 
+from sim.knobs import (
+    PROBLEMS,
+    BanditKnobs,
+    ChainKnobs,
+    MdpKnobs,
+    ProblemName,
+    QLearningKnobs,
+    QuadraticKnobs,
+)
 from sim.problems import Problem
-from sim.problems.bandit import bandit
-from sim.problems.quadratic import quadratic
-
-
-@dataclass(frozen=True)
-class BanditConfig:
-    """Log-linear softmax bandit."""
-
-    prompts: int = 12
-    """Number of prompts, >= 1."""
-    arms: int = 4
-    """Arms of each prompt, >= 2."""
-    features: int = 16
-    """Number of features; 0: tabular, one parameter a (prompt, arm) pair."""
-    spectrum_power: float = 2.0
-    """Power-law decay a of the features' variance, j^-a; larger is worse conditioned."""
-    reward_spread: float = 1.0
-    """Mean rewards lie within 1/2 +- spread/2, in (0, 1]; smaller means noisier gradients."""
-    kl: float = 0.2
-    """Weight of the KL term to the uniform policy; 0: plain reward."""
-    problem_seed: int = 0
-    """Seed of features and mean rewards."""
-
-
-@dataclass(frozen=True)
-class QuadraticConfig:
-    """Exact quadratic with replayed noise."""
-
-    dim: int = 32
-    """Number of curvature modes, >= 1."""
-    spectrum_power: float = 1.0
-    """Power-law decay a of the curvature, i^-a."""
-    noise_std: float = 5.0
-    """Gradient noise of one fresh rollout in the mode of curvature 1."""
-    noise_power: float = 1.0
-    """Noise covariance grows as curvature to this power."""
 
 
 @dataclass(frozen=True)
 class SweepConfig:
     """Sweep replay designs and compare the predicted one with the best measured one."""
 
-    problem: Literal["bandit", "quadratic"] = "bandit"
+    problem: ProblemName = "bandit"
     """What to train on."""
     batch_size: int = 64
     """Rollouts used per update (B)."""
@@ -77,13 +50,19 @@ class SweepConfig:
     start: Literal["full", "growing"] = "full"
     """Fill the buffer to N before update 0, or train once max(B, R) rollouts are stored."""
     num_generations: int = 1
-    """Rollouts per prompt (GRPO group); B, R and N must be multiples of it. Bandit only."""
+    """Rollouts per prompt (GRPO group), on bandit and chain; B, R, N must be multiples of it."""
     fixed_cost: float = 0.0
     """Cost of one update that depends on neither B nor R, in training-cost units."""
-    bandit: BanditConfig = field(default_factory=BanditConfig)
+    bandit: BanditKnobs = field(default_factory=BanditKnobs)
     """Knobs of the bandit."""
-    quadratic: QuadraticConfig = field(default_factory=QuadraticConfig)
+    quadratic: QuadraticKnobs = field(default_factory=QuadraticKnobs)
     """Knobs of the quadratic."""
+    chain: ChainKnobs = field(default_factory=ChainKnobs)
+    """Knobs of the token chain."""
+    mdp: MdpKnobs = field(default_factory=MdpKnobs)
+    """Knobs of policy gradient on a decision process."""
+    q_learning: QLearningKnobs = field(default_factory=QLearningKnobs)
+    """Knobs of Q-learning on a decision process."""
     smoke: bool = False
     """A small grid that runs in seconds; flags given beside it win over it."""
     results: Path = Path("results")
@@ -92,25 +71,6 @@ class SweepConfig:
     """Name of the run's folder; empty: the problem and a hash of the config."""
 
 
-STEP_SIZES = {
-    "bandit": (2.0, 2.8, 4.0, 5.6, 8.0, 11.0, 16.0, 22.0, 32.0, 45.0, 64.0, 90.0),
-    "quadratic": (
-        0.015,
-        0.021,
-        0.03,
-        0.042,
-        0.06,
-        0.085,
-        0.12,
-        0.17,
-        0.24,
-        0.34,
-        0.48,
-        0.68,
-        0.96,
-        1.4,
-    ),
-}
 SMOKE = {
     "horizons": (1.0, 2.0, 4.0, 8.0),
     "replay_ratios": (1.0, 2.0, 4.0),
@@ -133,7 +93,7 @@ def resolved(config: SweepConfig) -> SweepConfig:
         config = dataclasses.replace(config, **small)
     if config.step_sizes:
         return config
-    grid = STEP_SIZES[config.problem]
+    grid = PROBLEMS[config.problem].step_sizes
     return dataclasses.replace(config, step_sizes=grid[1::3] if config.smoke else grid)
 
 
@@ -159,7 +119,7 @@ def check(config: SweepConfig) -> None:
         raise ValueError(f"target must be a fraction in (0, 1), got {config.target}")
     if not (np.isfinite(config.fixed_cost) and config.fixed_cost >= 0):
         raise ValueError(f"fixed_cost must be finite and >= 0, got {config.fixed_cost}")
-    if config.problem != "bandit" and config.num_generations != 1:
+    if config.num_generations != 1 and not PROBLEMS[config.problem].groups:
         raise ValueError(
             f"num_generations must be 1 on {config.problem}, got {config.num_generations}"
         )
@@ -172,16 +132,14 @@ def check(config: SweepConfig) -> None:
 
 def built(config: SweepConfig) -> Problem:
     """Return the problem of a config."""
-    knobs = dataclasses.asdict(getattr(config, config.problem))
-    if config.problem == "bandit":
-        return bandit(**knobs, num_generations=config.num_generations)
-    return quadratic(**knobs, max_age=config.max_updates)
+    knobs = getattr(config, config.problem)
+    return PROBLEMS[config.problem].build(knobs, config.num_generations, config.max_updates)
 
 
 def config_record(config: SweepConfig) -> dict[str, object]:
     """Return what defines the results: all fields but the run's place and unused knobs."""
     fields = dataclasses.asdict(config)
-    for name in (*NOT_IDENTITY, *({"bandit", "quadratic"} - {config.problem})):
+    for name in (*NOT_IDENTITY, *(PROBLEMS.keys() - {config.problem})):
         del fields[name]
     return json.loads(json.dumps(fields))
 
