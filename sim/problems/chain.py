@@ -88,8 +88,9 @@ def chain(
             raises the noise scale.
         centre_spread: the prompts' centres are evenly spaced over this width, in [0, 1].
         reward_noise: standard deviation of the noise added to rewards, >= 0.
-        kl: weight of the KL term of whole sequences, >= 0. With 0 the best policy often lies at
-            infinity, where noise vanishes: no step size is too large then.
+        kl: weight of the KL term of whole sequences, >= 0. From 0.1 on the default chain has one
+            optimum; much lower it has local ones. With 0 the best policy often lies at infinity,
+            where the noise vanishes and few step sizes are too large.
         ratio: importance ratio of stale rollouts: ``sequence`` (unbiased), ``token``,
             ``geometric`` or ``none`` (biased).
         truncation: largest ratio used, > 0; infinite: no limit.

@@ -720,3 +720,13 @@ def test_a_moved_batch_is_reported(options):
     assert moved.batch_size != 61
     note = f"the batch moves from 61 to {moved.batch_size}"
     assert any(note in warning for warning in moved.warnings)
+
+
+@given(st.floats(0.01, 30), st.floats(0.5, 2))
+def test_whole_rollouts_of_one_batch_pay_above_twice_beta(beta, factor):
+    """Between whole y some rollouts are used once more than others, so y = 2 is first to pay."""
+    assume(abs(factor - 1) > 1e-3)
+    mu = 2 * beta * factor
+    design = optimal_design(mu, 1, batch_size=64, noise_to_batch=beta)
+    assert (design.verdict != "on_policy") == (factor > 1)
+    assert design.break_even_gen_train_ratio == pytest.approx(2 * beta, rel=1e-9)
