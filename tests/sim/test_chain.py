@@ -20,7 +20,7 @@ from sim.lanes import allocation_for, run_lanes
 from sim.problems import StreamKeys
 from sim.problems.chain import bands, chain
 from sim.problems.chain_optimum import best_objective, chain_objective
-from sim.train import Allocation, Lane, blank_state, block_runner, recorded_run, stack_lanes
+from sim.train import Allocation, Lane, recorded_run
 from theory.reuse import uncorrected_step_limit
 
 SMALL = {"length": 4, "vocabulary": 3, "band_half_width": 0.13}
@@ -265,35 +265,6 @@ def test_building_compiles_nothing():
     finally:
         jax.monitoring.unregister_event_duration_listener(count)
     assert not [event for event in compiled if "compile" in event]
-
-
-@pytest.mark.parametrize("knobs", [{}, {"num_generations": 4, "prompts": 2, "ratio": "token"}])
-def test_lane_depends_on_itself_alone(knobs):
-    problem = chain(**SMALL, **knobs)
-    designs = [(16, 16, 1.0), (4, 48, 0.5), (8, 32, 2.0), (4, 16, 0.25)]
-    lanes = [
-        Lane(16, new, stored, step, False, False, -1.0, 10**9, seed, 3)
-        for seed, (new, stored, step) in enumerate(designs)
-    ]
-    strangers = [Lane(16, 8, 24, 3.0, False, False, -1.0, 10**9, 100 + i, 9) for i in range(3)]
-    allocation = Allocation(batch=16, width=16, rows=12, steps=16)
-    runner = block_runner(problem, allocation, lambda step: step.theta)
-
-    def thetas(some):
-        state = blank_state(problem, allocation, len(some))
-        out = []
-        for tick in range(0, 48, 16):
-            fresh = np.full(len(some), tick == 0)
-            state, theta = runner(problem.env, stack_lanes(some), state, fresh, np.int32(tick))
-            out.append(np.asarray(theta))
-        return np.concatenate(out)
-
-    together = thetas(lanes)
-    assert np.isfinite(together).all()
-    assert (thetas(lanes[::-1])[:, ::-1] == together).all()
-    for i in (0, 3):
-        among_strangers = thetas([*strangers[:i], lanes[i], *strangers[i:]])
-        assert (among_strangers[:, i] == together[:, i]).all()
 
 
 def test_on_policy_reaches_the_target_in_hundreds_of_updates():

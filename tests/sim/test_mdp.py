@@ -14,7 +14,7 @@ from sim.problems.mdp import ROOMS, garnet, gridworld, random_layout
 from sim.problems.paths import dynamics, path_noise, sampled_paths
 from sim.problems.trajectory import cost_residual, trajectory
 from sim.problems.trajectory_optimum import Objective, searched
-from sim.train import Allocation, Lane, blank_state, block_runner, stack_lanes
+from sim.train import Allocation, Lane
 
 tabular = functools.partial(trajectory, features=0)
 UP, RIGHT, DOWN, LEFT = range(4)
@@ -303,38 +303,6 @@ def test_on_policy_training_reaches_a_twentieth_of_the_gap(name, step):
         assert one.status == "reached"
         assert -1e-5 <= one.loss <= target
         assert one.updates > 10
-
-
-@pytest.mark.parametrize(
-    "problem",
-    [
-        tabular(PROCESSES["slippery"], horizon=6, reward_noise=0.3),
-        tabular(PROCESSES["garnet"], horizon=9, features=12),
-    ],
-)
-def test_lane_depends_on_itself_alone(problem):
-    designs = [(16, 16, 3.0), (4, 48, 0.5), (8, 32, 2.0), (4, 16, 1.0)]
-    lanes = [lane(16, *designs[seed % 4], seed=seed, setting=3) for seed in range(11)]
-    strangers = [lane(16, 8, 24, 1.0, seed=100 + i, setting=9) for i in range(10)]
-    allocation = Allocation(batch=16, width=16, rows=12, steps=16)
-    runner = block_runner(problem, allocation, lambda step: step.theta)
-
-    def thetas(some):
-        state = blank_state(problem, allocation, len(some))
-        out = []
-        for tick in range(0, 32, 16):
-            fresh = np.full(len(some), tick == 0)
-            state, theta = runner(problem.env, stack_lanes(some), state, fresh, np.int32(tick))
-            out.append(np.asarray(theta))
-        return np.concatenate(out)
-
-    together = thetas(lanes)
-    assert np.isfinite(together).all()
-    assert (thetas(lanes[::-1])[:, ::-1] == together).all()
-    for i in (0, 6):
-        among_strangers = thetas([*strangers[:i], lanes[i], *strangers[i:]])
-        assert (among_strangers[:, i] == together[:, i]).all()
-    assert (together[-1, 0] != together[-1, 4]).any()
 
 
 def test_compiled_equals_interpreted():

@@ -10,7 +10,7 @@ from sim.problems import StreamKeys
 from sim.problems.mdp import garnet, gridworld
 from sim.problems.paths import Paths
 from sim.problems.q_learning import best_table, q_learning, td_error
-from sim.train import Allocation, Lane, blank_state, block_runner, stack_lanes
+from sim.train import Allocation, Lane
 
 PROCESSES = {"grid": gridworld(), "slippery": gridworld(slip=0.2), "garnet": garnet()}
 each_process = pytest.mark.parametrize("mdp", PROCESSES.values(), ids=PROCESSES)
@@ -139,26 +139,6 @@ def test_time_outs_taken_for_ends_learn_a_biased_table():
         )
         for one in ends(problem, 0.1 * problem.initial_loss, 10.0, 200):
             assert one.status == status
-
-
-def test_lane_depends_on_itself_alone():
-    problem = q_learning(PROCESSES["slippery"], horizon=5, reward_noise=0.2)
-    lanes = [lane(16, *[(16, 16), (4, 48)][seed % 2], 3.0, seed=seed) for seed in range(11)]
-    strangers = [lane(16, 8, 24, 1.0, seed=100 + i, setting=9) for i in range(10)]
-    allocation = Allocation(batch=16, width=16, rows=12, steps=16)
-    runner = block_runner(problem, allocation, lambda step: step.theta)
-
-    def thetas(some):
-        state = blank_state(problem, allocation, len(some))
-        fresh = np.ones(len(some), bool)
-        return np.asarray(runner(problem.env, stack_lanes(some), state, fresh, np.int32(0))[1])
-
-    together = thetas(lanes)
-    assert (thetas(lanes[::-1])[:, ::-1] == together).all()
-    for i in (0, 6):
-        among_strangers = thetas([*strangers[:i], lanes[i], *strangers[i:]])
-        assert (among_strangers[:, i] == together[:, i]).all()
-    assert (together[-1, 0] != together[-1, 2]).any()
 
 
 @pytest.mark.parametrize(

@@ -12,11 +12,8 @@ from sim.train import (
     TRAIN,
     Allocation,
     Lane,
-    blank_state,
-    block_runner,
     lane_key,
     recorded_run,
-    stack_lanes,
     streams,
 )
 
@@ -119,35 +116,6 @@ def test_streams_change_with_seed_and_setting_each_alone():
             assert (np.asarray(base[first]) != np.asarray(base[second])).all()
     again = drawn(0, 0, TRAIN)
     assert all((np.asarray(again[name]) == np.asarray(base[name])).all() for name in names)
-
-
-@pytest.mark.parametrize("problem", [bandit(), bandit(num_generations=4), quadratic()])
-def test_lane_depends_on_itself_alone(problem):
-    designs = [(16, 16, 1.0), (4, 48, 0.5), (8, 32, 2.0), (4, 16, 0.25)]
-    lanes = [
-        lane(16, *designs[seed % 4][:2], designs[seed % 4][2], seed=seed, setting=3)
-        for seed in range(11)
-    ]
-    strangers = [lane(16, 8, 24, 3.0, seed=100 + i, setting=9) for i in range(10)]
-    allocation = Allocation(batch=16, width=16, rows=12, steps=16)
-    runner = block_runner(problem, allocation, lambda step: step.theta)
-
-    def thetas(some):
-        state = blank_state(problem, allocation, len(some))
-        out = []
-        for tick in range(0, 48, 16):
-            fresh = np.full(len(some), tick == 0)
-            state, theta = runner(problem.env, stack_lanes(some), state, fresh, np.int32(tick))
-            out.append(np.asarray(theta))
-        return np.concatenate(out)
-
-    together = thetas(lanes)
-    assert np.isfinite(together).all()
-    assert (thetas(lanes[::-1])[:, ::-1] == together).all()
-    for i in (0, 6):
-        among_strangers = thetas([*strangers[:i], lanes[i], *strangers[i:]])
-        assert (among_strangers[:, i] == together[:, i]).all()
-    assert (together[-1, 0] != together[-1, 4]).any()
 
 
 def test_compiled_equals_interpreted():
