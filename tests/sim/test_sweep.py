@@ -100,51 +100,52 @@ def test_same_command_again_changes_nothing(finished, capsys):
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
 
 
-def kill_at_random(results, kills, rng):
-    """Run the small sweep, killing it at random moments, until it finishes; return the kills."""
-    done = 0
-    while True:
-        process = subprocess.Popen(
-            run_command_line(results), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-        )
-        if done == kills:
-            assert process.wait(timeout=300) == 0
-            return done
-        deadline = time.monotonic() + rng.uniform(0.5, 9.0)
-        tables = []
-        # Half of the kills wait for a first row, so that they fall while rows are written.
+def started(results):
+    return subprocess.Popen(
+        run_command_line(results), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+
+
+def killed_until_it_finishes(results, kills, latest, rng):
+    """Run the small sweep, killing it up to so many times, until it finishes; return the kills."""
+    for done in range(kills):
+        process = started(results)
+        deadline = time.monotonic() + rng.uniform(0.1, latest)
+        # Half of the kills wait for new rows, so that they fall while rows are written.
         wait_for_rows = rng.random() < 0.5
         before = sum(path.stat().st_size for path in results.rglob("table.csv"))
         while process.poll() is None:
-            tables = list(results.rglob("table.csv"))
-            grown = sum(path.stat().st_size for path in tables) > before + 1000
-            if time.monotonic() > deadline and (grown or not wait_for_rows):
+            size = sum(path.stat().st_size for path in results.rglob("table.csv"))
+            if time.monotonic() > deadline and (size > before + 1000 or not wait_for_rows):
                 break
-            time.sleep(0.01)
-        if process.poll() is None:
-            process.send_signal(signal.SIGKILL)
-            done += 1
-        else:
+            time.sleep(0.005)
+        if process.poll() is not None:
             assert process.returncode == 0
             return done
+        process.send_signal(signal.SIGKILL)
         process.wait()
+    assert started(results).wait(timeout=300) == 0
+    return kills
 
 
 @pytest.mark.parametrize("kills", [3, pytest.param(20, marks=pytest.mark.slow)])
 def test_killed_sweep_resumes_to_the_same_table(finished, tmp_path, kills):
-    folder, _ = finished
+    whole = (finished[0] / "table.csv").read_bytes()
     rng = random.Random(kills)
+    (tmp_path / "whole").mkdir()
+    began = time.monotonic()
+    assert started(tmp_path / "whole").wait(timeout=300) == 0
+    latest = time.monotonic() - began
     total = 0
-    for attempt in range(kills):
+    for attempt in range(10 * kills):
         results = tmp_path / str(attempt)
         results.mkdir()
-        total += kill_at_random(results, kills - total, rng)
-        assert (only_folder(results) / "table.csv").read_bytes() == (
-            folder / "table.csv"
-        ).read_bytes()
-        if total >= kills:
+        total += killed_until_it_finishes(results, kills - total, latest, rng)
+        assert (only_folder(results) / "table.csv").read_bytes() == whole
+        if total == kills:
             break
-    assert total >= kills
+    assert total == kills
+    assert (only_folder(tmp_path / "whole") / "table.csv").read_bytes() == whole
 
 
 def test_killed_between_rows_resumes_from_what_is_there(finished, tmp_path):
