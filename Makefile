@@ -15,6 +15,7 @@ test: $(VENV)/.installed
 	$(PY) -m pytest $(ARGS)
 
 test-full: $(VENV)/.installed
+	mkdir -p docs/checks
 	set -o pipefail; $(PY) -m pytest -m "" --durations=15 $(ARGS) 2>&1 | tee docs/checks/test-full.log
 
 bench: $(VENV)/.installed
