@@ -179,9 +179,8 @@ def compared(
     )
 
 
-def summarise(config: SweepConfig, plan: Plan, table: Path) -> list[Comparison]:
+def summarise(config: SweepConfig, plan: Plan, found: dict[Design, Measured]) -> list[Comparison]:
     """Return one comparison for every cost ratio of the sweep."""
-    found = measurements(config, plan, table)
     return [compared(config, plan, found, prediction) for prediction in plan.predicted]
 
 
@@ -307,13 +306,18 @@ def summary_row(row: Comparison) -> dict[str, object]:
     return flat
 
 
-def save(summary: list[Comparison], config: SweepConfig, plan: Plan, folder: Path) -> None:
+def save(
+    summary: list[Comparison],
+    config: SweepConfig,
+    plan: Plan,
+    found: dict[Design, Measured],
+    folder: Path,
+) -> None:
     """Write summary.csv, summary.json and heatmap.png beside the table."""
     rows = [summary_row(row) for row in summary]
     body = csv_line(list(rows[0])) + "".join(csv_line(list(row.values())) for row in rows)
     replace_text(folder / "summary.csv", body)
     replace_text(folder / "summary.json", json.dumps(rows, indent=2) + "\n")
-    found = measurements(config, plan, folder / "table.csv")
     draw_heat_map(summary, config, plan, found, folder / "heatmap.png")
 
 

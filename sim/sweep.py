@@ -24,7 +24,7 @@ from sim.designs import Design, Plan, planned
 from sim.lanes import Finished, allocation_for, run_lanes
 from sim.problems import Problem
 from sim.settings import SweepConfig, built, check, config_record, digest, resolved
-from sim.table import Table, replace_text
+from sim.table import Table, partial_of, replace_text
 from sim.train import Lane
 from theory.command import run_command
 
@@ -130,7 +130,7 @@ def opened(config: SweepConfig) -> Path:
             raise ValueError(
                 f"{folder} holds another config (different: {', '.join(names)}); give another --id"
             )
-    elif any(folder.iterdir()):
+    elif any(path != partial_of(saved) for path in folder.iterdir()):
         raise ValueError(f"{folder} holds files but no sweep's config.json; give another --id")
     else:
         replace_text(saved, json.dumps(record, indent=2) + "\n")
@@ -167,8 +167,9 @@ def main_command(config: SweepConfig) -> None:
     plan = planned(config)
     folder = opened(config)
     run_sweep(config, folder, plan, problem)
-    summary = report.summarise(config, plan, folder / "table.csv")
-    report.save(summary, config, plan, folder)
+    found = report.measurements(config, plan, folder / "table.csv")
+    summary = report.summarise(config, plan, found)
+    report.save(summary, config, plan, found, folder)
     print(report.text(summary, config, plan))
     print(f"results: {folder}")
 

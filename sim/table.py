@@ -99,9 +99,14 @@ def read_rows(path: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
+def partial_of(path: Path) -> Path:
+    """Return where a file's next text is written before it takes its place; a kill may leave it."""
+    return path.with_name(f".{path.name}.partial")
+
+
 def replace_text(path: Path, text: str) -> None:
     """Write a whole file so that a reader sees the old text or the new, never a part."""
-    partial = path.with_name(f".{path.name}.partial")
+    partial = partial_of(path)
     with open(partial, "w", newline="") as file:
         file.write(text)
         file.flush()

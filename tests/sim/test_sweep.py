@@ -14,7 +14,7 @@ import pytest
 from sim import report
 from sim.designs import Design, planned
 from sim.settings import SweepConfig, check, resolved
-from sim.sweep import digest, finished_row, jobs, main, table_row
+from sim.sweep import digest, finished_row, jobs, main, opened, table_row
 from sim.table import csv_line, read_rows
 
 SMALL = [
@@ -160,6 +160,16 @@ def test_killed_between_rows_resumes_from_what_is_there(finished, tmp_path):
     assert (copy / "table.csv").read_bytes() == whole
 
 
+@pytest.mark.parametrize("text", ["", "{"])
+def test_killed_while_saving_its_config_starts_again(tmp_path, text):
+    folder = tmp_path / "mine"
+    folder.mkdir()
+    (folder / ".config.json.partial").write_text(text)
+    assert opened(SweepConfig(results=tmp_path, id="mine")) == folder
+    assert json.loads((folder / "config.json").read_text())["batch_size"] == 64
+    assert [path.name for path in folder.iterdir()] == ["config.json"]
+
+
 def test_seeds_change_every_result_and_repeat_bit_for_bit(finished, tmp_path):
     folder, _ = finished
     assert main([*SMALL, "--results", str(tmp_path), "--first-seed", "100"]) == 0
@@ -210,7 +220,7 @@ def test_choices_are_made_on_one_half_and_priced_on_the_other(tmp_path):
         return 400
 
     config, plan, path = synthetic(tmp_path, updates)
-    cheap, dear = report.summarise(config, plan, path)
+    cheap, dear = report.summarise(config, plan, report.measurements(config, plan, path))
     assert dear.best.design == REPLAY
     assert dear.best.step_size == 1.0
     assert dear.best.on_grid_edge
@@ -234,7 +244,7 @@ def test_runs_that_miss_the_target_make_costs_lower_bounds(tmp_path):
         return None
 
     config, plan, path = synthetic(tmp_path, updates)
-    _, dear = report.summarise(config, plan, path)
+    _, dear = report.summarise(config, plan, report.measurements(config, plan, path))
     assert dear.on_policy.step_size == 1.0
     assert dear.best_ratio.at_least
     assert dear.best.pricing_missed == 1
