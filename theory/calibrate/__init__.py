@@ -10,12 +10,14 @@ mu from counts or times (``measured_cost``). Each module states its model and wh
 2.2978
 """
 
+from theory.calibrate.bound_fit import BoundFit, bound_from_updates
 from theory.calibrate.estimate import Estimate
 from theory.calibrate.measured_cost import (
     MeasuredRatio,
     gen_train_ratio_from_times,
     gen_train_ratio_from_windows,
 )
+from theory.calibrate.memory_fit import MemoryFit, fixed_step_memory_fit, tuned_memory_fit
 from theory.calibrate.noise_scale import (
     NoiseScale,
     noise_scale_from_batches,
@@ -30,17 +32,23 @@ from theory.calibrate.ratio_noise import (
     moments_from_ratios,
     staleness_profile,
 )
+from theory.calibrate.spectrum_fit import SpectrumFit, spectrum_from_updates
 from theory.calibrate.updates_fit import UpdatesFit, long_run_updates, noise_scale_from_updates
 
 __all__ = [
+    "BoundFit",
     "Estimate",
     "MeasuredProfile",
     "MeasuredRatio",
+    "MemoryFit",
     "NoiseScale",
     "ProfileFit",
     "ProfileFits",
     "RatioMoments",
+    "SpectrumFit",
     "UpdatesFit",
+    "bound_from_updates",
+    "fixed_step_memory_fit",
     "gen_train_ratio_from_times",
     "gen_train_ratio_from_windows",
     "long_run_updates",
@@ -51,5 +59,7 @@ __all__ = [
     "noise_scale_from_gradients",
     "noise_scale_from_updates",
     "profile_fits",
+    "spectrum_from_updates",
     "staleness_profile",
+    "tuned_memory_fit",
 ]

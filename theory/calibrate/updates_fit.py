@@ -122,9 +122,28 @@ def _runs(batch_sizes: ArrayLike, updates: Sequence[ArrayLike]) -> tuple[Array, 
     sizes = real_array("batch_sizes", batch_sizes, low=0, above=True)
     if sizes.ndim != 1 or np.unique(sizes).size < max(3, sizes.size):
         raise ValueError(f"batch_sizes = {sizes} is not allowed: give three or more, all different")
-    if len(updates) != sizes.size:
-        raise ValueError(f"updates of {len(updates)} batch sizes are not allowed: {sizes.size} due")
-    return sizes, [real_array("updates", runs, low=0, above=True).ravel() for runs in updates]
+    return sizes, checked_runs(sizes.size, updates)
+
+
+def checked_runs(designs: int, updates: Sequence[ArrayLike]) -> list[Array]:
+    """The updates of each design's seeds, checked (for L0).
+
+    Args:
+        designs: how many designs are due.
+        updates: for each the updates each seed needed, > 0.
+
+    Returns:
+        One row of updates a design.
+
+    Raises:
+        ValueError: for another number of designs, or a value out of range.
+
+    >>> [runs.tolist() for runs in checked_runs(2, [[200, 210], 150])]
+    [[200.0, 210.0], [150.0]]
+    """
+    if len(updates) != designs:
+        raise ValueError(f"updates of {len(updates)} designs are not allowed: {designs} due")
+    return [real_array("updates", runs, low=0, above=True).ravel() for runs in updates]
 
 
 def _solution(line: Array, weights: Array) -> Array:
