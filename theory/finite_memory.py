@@ -13,6 +13,11 @@ farther apart than U/K count as independent.
   ``U = U_0 - tau ln(1 - V_eff/V_max)``, tau = 1/(2 ln(1/q)) updates, and a design with V_eff at or
   above V_max never arrives.
 
+- L10, the same where the noise is not additive: in training, noise shrinks with the gap and the
+  target is often met by a lucky dip, so runs slow down ever more with V_eff but do not stop at a
+  V_max. ``U = S_min (1 + b (V_eff/V_ref)^p)`` with p about 2 is what the simulator measures; the
+  form is empirical.
+
 Ages enter through the variance profile. One mode stands for a whole spectrum: K and tau are fitted
 (``theory.calibrate.memory_fit``), and a design far from those behind the fit may do otherwise.
 Fails where the target is met by luck before the mean gap arrives (plateaus), and where stale
@@ -113,6 +118,44 @@ def fixed_step_updates(
     with np.errstate(divide="ignore", invalid="ignore"):
         found = start - tau * np.log1p(-share)
     return plain(np.where(share < 1, found, np.inf))
+
+
+def slowed_updates(
+    design: ReplayDesign,
+    min_updates: float,
+    noise_share: float,
+    exponent: float,
+    forgetting: float,
+    reference_batch: float,
+    profile: Profile | float = 1.0,
+) -> FloatOrArray:
+    """Updates to the target, every design at the same step size, noise not additive (L10).
+
+    Args:
+        design: the designs.
+        min_updates: S_min, updates this step size would need without noise, > 0.
+        noise_share: b, what the noise of the reference batch adds to them, as a share, >= 0.
+        exponent: p, > 0.
+        forgetting: 1 - q, share of the noise forgotten in one update, above 0 and below 1.
+        reference_batch: B of the on-policy run whose noise is V_ref = 1/B, rollouts, > 0.
+        profile: variance by age, or one number for every age.
+
+    Returns:
+        U, updates, shape of ``design``.
+
+    Raises:
+        ValueError: if an argument is out of range.
+
+    >>> from theory.sampling import replay_design
+    >>> slowed_updates(replay_design(64, [64, 16], 64), 100, 0.2, 2.0, 1e-9, 64).round(1).tolist()
+    [120.0, 420.0]
+    """
+    least, power = positive("min_updates", min_updates), positive("exponent", exponent)
+    if positive("forgetting", forgetting) >= 1:
+        raise ValueError(f"forgetting = {forgetting} is not allowed: it must be < 1")
+    noise = np.asarray(effective_variance(design, forgetting, profile))
+    relative = noise * positive("reference_batch", reference_batch)
+    return plain(least * (1 + non_negative("noise_share", noise_share) * relative**power))
 
 
 def _long_run(design: ReplayDesign, profile: Profile | float) -> Array:

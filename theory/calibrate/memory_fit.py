@@ -1,6 +1,6 @@
 """The constants of the finite-memory laws, fitted to a pilot of on-policy and replay runs.
 
-Model: ``theory.finite_memory``, L8 where each design ran at its best step size and L9 where all ran
+Model: ``theory.finite_memory``, L8 where each design ran at its best step size, L10 where all ran
 at one. The noise variance grows by ``stale_noise`` of a fresh rollout's for every update of age.
 
 Four constants from half a dozen noisy means would be loose. Weak priors hold what the pilot does
@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from theory.calibrate.updates_fit import checked_runs
-from theory.finite_memory import fixed_step_updates, tuned_updates
+from theory.finite_memory import slowed_updates, tuned_updates
 from theory.noise import effective_variance
 from theory.quantities import FloatOrArray
 from theory.sampling import ReplayDesign
@@ -27,11 +27,10 @@ from theory.staleness import OffsetPowerLaw
 LIFETIMES = (np.log(2.0), 1.5)
 STALE_NOISE = (np.log(0.01), 1.5)
 NOISE_TO_BATCH = (0.0, 3.0)
-TIME_CONSTANTS = (np.log(5.0), 1.0)
-FLOOR_SHARE = (np.log(0.5), 1.0)
+NOISE_SHARE = (np.log(0.2), 1.5)
+EXPONENT = (np.log(2.0), 0.3)
 # Relative error of the laws themselves, beside the scatter between seeds.
 LAW_ERROR = 0.07
-BEYOND = 60.0
 
 Array = NDArray[np.float64]
 
@@ -41,7 +40,7 @@ class MemoryFit:
     """A fitted law.
 
     Attributes:
-        constants: by name, those of `tuned_updates` or `fixed_step_updates`, and ``stale_noise``.
+        constants: by name, those of `tuned_updates` or `slowed_updates`, and ``stale_noise``.
         residual: root mean square of what is left of log U at the pilot's designs.
         converged: whether the solver stopped well.
         message: what to know before using the fit, empty if nothing.
@@ -56,7 +55,7 @@ class MemoryFit:
         """Updates to the target of any designs, by the fitted law."""
         named = dict(self.constants)
         profile = OffsetPowerLaw(1.0, named.pop("stale_noise"), 0.5)
-        law = tuned_updates if "lifetimes" in named else fixed_step_updates
+        law = tuned_updates if "lifetimes" in named else slowed_updates
         return law(design, **named, profile=profile)
 
 
@@ -109,7 +108,7 @@ def fixed_step_memory_fit(
     limits: ArrayLike,
     reference: int = 0,
 ) -> MemoryFit:
-    """Fit L9 to a pilot, every design at the reference run's step size.
+    """Fit L10 to a pilot, every design at the reference run's step size.
 
     Args:
         design: the pilot's designs, shape (designs,), three or more.
@@ -119,40 +118,46 @@ def fixed_step_memory_fit(
         reference: place of the on-policy design whose batch the constants are measured in.
 
     Returns:
-        The fit: noiseless_updates, time_constant, largest_variance, stale_noise.
+        The fit: min_updates, noise_share, exponent, forgetting, reference_batch, stale_noise.
 
     Raises:
         ValueError: with fewer than three designs, or if a value is out of range.
 
     >>> from theory.sampling import replay_design
-    >>> pilot = replay_design(64, [64, 32, 16, 32], [64, 64, 64, 256])
-    >>> seen = fixed_step_updates(pilot, 250, 80, 0.08, OffsetPowerLaw(1.0, 0.01, 0.5))
-    >>> fit = fixed_step_memory_fit(pilot, list(seen), [5000] * 4)
-    >>> round(fit.updates(replay_design(64, 32, 128)), -1)
-    300.0
+    >>> pilot = replay_design(64, [64, 32, 8, 32], [64, 64, 64, 256])
+    >>> ageing = OffsetPowerLaw(1.0, 0.01, 0.5)
+    >>> seen = slowed_updates(pilot, 200, 0.2, 1.8, 0.01, 64, ageing)
+    >>> fit = fixed_step_memory_fit(pilot, list(seen), [9000] * 4)
+    >>> round(fit.updates(replay_design(64, 16, 64)), -1)
+    680.0
     """
     logs, spread = _log_means(design, updates)
     most, batch = np.log(np.asarray(limits, float)), float(design.batch_size[reference])
+    # A design that was given up is known to need its limit or more.
+    given_up = logs >= most - 1e-9
 
     def law(constants: Array) -> Array:
-        start, tau, floor, growth = np.exp(constants)
-        step = -np.expm1(-1 / (2 * tau))
+        start, share, forgets, growth, power = np.exp(constants)
+        step = -np.expm1(-forgets / np.exp(logs[reference]))
         noise = effective_variance(design, step, OffsetPowerLaw(1.0, growth, 0.5))
-        share = np.asarray(noise) * batch * floor
-        # ln(1 - share) goes on as a straight line, so that designs that never arrive still pull.
-        near = 1 - np.exp(-BEYOND / 10)
-        beyond = np.maximum(share - near, 0) / (1 - near)
-        lost = -np.log1p(-np.minimum(share, near)) + np.minimum(beyond, BEYOND)
-        return np.minimum(np.log(start + tau * lost), most + 0.01 * lost)
+        slowed = np.log1p(share * (np.asarray(noise) * batch) ** power)
+        found = np.log(start) + slowed - np.log1p(share)
+        return np.where(given_up, np.minimum(found, most), found)
 
-    first = logs[reference]
-    centre = np.array([first, first - TIME_CONSTANTS[0], FLOOR_SHARE[0], STALE_NOISE[0]])
-    width = np.array([1.0, TIME_CONSTANTS[1], FLOOR_SHARE[1], STALE_NOISE[1]])
-    starts = [centre + np.array([0, 0, floor, 0]) for floor in (-2.0, -1.0, 0.0)]
+    priors = (NOISE_SHARE, LIFETIMES, STALE_NOISE, EXPONENT)
+    centre = np.array([logs[reference], *(prior[0] for prior in priors)])
+    width = np.array([1.0, *(prior[1] for prior in priors)])
+    starts = [centre + np.array([0, share, 0, 0, 0]) for share in (-1.5, 0.0, 1.5)]
     found, residual, message = _posterior_mode(law, logs, spread, centre, width, starts)
-    start, tau, floor, growth = np.exp(found).tolist()
-    constants = {"noiseless_updates": start, "time_constant": tau}
-    constants |= {"largest_variance": 1 / (floor * batch), "stale_noise": growth}
+    start, share, forgets, growth, power = np.exp(found).tolist()
+    constants = {
+        "min_updates": start / (1 + share),
+        "noise_share": share,
+        "exponent": power,
+        "forgetting": float(-np.expm1(-forgets / np.exp(logs[reference]))),
+        "reference_batch": batch,
+        "stale_noise": growth,
+    }
     return MemoryFit(constants, residual, not message, message)
 
 
