@@ -1,8 +1,10 @@
 """Run many lanes through one compiled program, replacing each lane as it finishes.
 
-Each worker thread drives its own set of lanes through the same executable; XLA releases the
-interpreter lock, so two threads use two cores. A lane's result depends on its settings and seed
-alone: not on its neighbours, its position or the worker that ran it.
+Each worker thread drives its own set of lanes through a compiled block: on a CPU one worker a core,
+all through the same executable (XLA releases the interpreter lock, so two threads use two cores),
+on accelerators one worker a device. A lane's result depends on its settings and seed alone: not on
+its neighbours, its position or the worker that ran it. On an accelerator that holds up to rounding:
+the order of the additions of a scatter is not fixed there.
 """
 
 import collections
@@ -31,9 +33,18 @@ from sim.train import (
 
 # Lanes of one worker. Rounding may differ between widths: a fixed one resumes bit for bit.
 WIDTH = 64
+# An accelerator takes about as long for this many as for one.
+ACCELERATOR_WIDTH = 1024
 IDLE = Lane(1, 1, 1, 0.0, False, False, np.inf, 1, 0, 0)
-Runner = Callable[..., Any]
 STATUS_NAMES = {REACHED: "reached", OUT_OF_UPDATES: "not_reached", DIVERGED: "diverged"}
+
+
+class Runner(NamedTuple):
+    """Compiled block of ``width`` lanes on one device, and the problem's arrays there."""
+
+    block: Callable[..., Any]
+    env: Any
+    width: int
 
 
 class Finished(NamedTuple):
@@ -76,25 +87,33 @@ def run_lanes(
         problem: the problem.
         lanes: settings and seeds; those expected to run longest are best put first.
         allocation: sizes that hold every lane.
-        workers: threads, >= 1; None: one a core.
-        runner: what ``compiled_runner`` returned for this problem and allocation; None: compile.
+        workers: threads, >= 1; None: one a core, or one an accelerator.
+        runner: what ``compiled_runner`` returned for this problem and allocation; None: compile
+            for every device.
 
     Raises:
         ValueError: if workers is below 1, or a lane does not fit the allocation.
     """
     check_lanes(lanes, allocation)
-    workers = (os.cpu_count() or 1) if workers is None else workers
+    devices = jax.local_devices()
+    if workers is None:
+        workers = (os.cpu_count() or 1) if devices[0].platform == "cpu" else len(devices)
     if workers < 1:
         raise ValueError(f"workers must be >= 1, got {workers}")
     if not lanes:
         return
-    runner = compiled_runner(problem, allocation) if runner is None else runner
+    if runner is None:
+        runners = [compiled_runner(problem, allocation, device) for device in devices[:workers]]
+    else:
+        runners = [runner]
     pending = collections.deque(enumerate(lanes))
     results: queue.SimpleQueue = queue.SimpleQueue()
     stop = threading.Event()
-    for _ in range(workers):
-        arguments = (runner, problem, allocation, pending, results, stop)
-        threading.Thread(target=_work, args=arguments, daemon=True).start()
+    threads = []
+    for worker in range(workers):
+        arguments = (runners[worker % len(runners)], problem, allocation, pending, results, stop)
+        threads.append(threading.Thread(target=_work, args=arguments, daemon=True))
+        threads[-1].start()
     try:
         missing = len(lanes)
         while missing:
@@ -105,26 +124,35 @@ def run_lanes(
             yield result
     finally:
         stop.set()
+        # A thread that is still inside XLA when the interpreter ends would abort the process.
+        for thread in threads:
+            thread.join()
 
 
-def compiled_runner(problem: Problem, allocation: Allocation) -> Runner:
-    """Return the compiled block for WIDTH lanes, to be shared by all workers."""
-    lanes = stack_lanes([IDLE] * WIDTH)
-    state = blank_state(problem, allocation, WIDTH)
+def compiled_runner(problem: Problem, allocation: Allocation, device: Any = None) -> Runner:
+    """Return the compiled block for a device (None: the first), to be shared by its workers."""
+    device = jax.local_devices()[0] if device is None else device
+    width = WIDTH if device.platform == "cpu" else ACCELERATOR_WIDTH
+    env = jax.device_put(problem.env, device)
+    lanes = stack_lanes([IDLE] * width)
+    state = blank_state(problem, allocation, width)
     runner = block_runner(problem, allocation)
-    return runner.lower(problem.env, lanes, state, np.zeros(WIDTH, bool), np.int32(0)).compile()
+    # Accelerators may multiply float32 matrices with fewer bits unless told not to.
+    with jax.default_matmul_precision("highest"):
+        lowered = runner.lower(env, lanes, state, np.zeros(width, bool), np.int32(0))
+    return Runner(lowered.compile(), env, width)
 
 
 def _work(runner, problem, allocation, pending, results, stop) -> None:
     """Advance one set of lanes until nothing is pending; any error ends the run through results."""
     try:
-        lanes = stack_lanes([IDLE] * WIDTH)
-        state = blank_state(problem, allocation, WIDTH)
-        running: list[int | None] = [None] * WIDTH
+        lanes = stack_lanes([IDLE] * runner.width)
+        state = blank_state(problem, allocation, runner.width)
+        running: list[int | None] = [None] * runner.width
         tick = 0
         while not stop.is_set():
-            fresh = np.zeros(WIDTH, bool)
-            for place in range(WIDTH):
+            fresh = np.zeros(runner.width, bool)
+            for place in range(runner.width):
                 if running[place] is None and (job := _next(pending)) is not None:
                     running[place], lane = job
                     for column, value in zip(lanes, lane, strict=True):
@@ -132,9 +160,9 @@ def _work(runner, problem, allocation, pending, results, stop) -> None:
                     fresh[place] = True
             if all(index is None for index in running):
                 return
-            # The arguments are copied: a CPU array may alias NumPy memory that changes above.
+            # The arguments are copied: a device may alias or still read memory that changes above.
             arguments = jax.tree.map(np.copy, lanes)
-            state, _ = runner(problem.env, arguments, state, fresh, np.int32(tick))
+            state, _ = runner.block(runner.env, arguments, state, fresh, np.int32(tick))
             tick = (tick + allocation.steps) % (allocation.rows * allocation.steps)
             status = np.asarray(state.status)
             if np.all(status == RUNNING):

@@ -276,33 +276,41 @@ def test_on_policy_reaches_the_target_in_hundreds_of_updates():
     assert 200 < np.median([end.updates for end in ends]) < 2000
 
 
-def success_by_update(problem, lag, batch, updates, seeds, step_size=0.2):
-    """Band probability (seeds, updates) when rollouts are exactly ``lag`` updates old.
+def lagged_run(problem, lag, room, batch, updates, seed, move):
+    """Band probability (updates,) when rollouts are exactly ``lag`` < ``room`` updates old.
 
-    Steps have length ``step_size`` whatever the gradient's. The first updates use the first policy.
+    Each update adds ``move(gradient)``. The first updates use the first policy.
     """
     env, weight = problem.env, jnp.full(batch, 1 / batch)
 
     def step(carry, inputs):
         theta, past = carry
         t, key = inputs
-        past = past.at[t % (lag + 1)].set(theta)
-        old = problem.forward(env, past[jnp.maximum(t - lag, 0) % (lag + 1)])
+        past = past.at[t % room].set(theta)
+        old = problem.forward(env, past[jnp.maximum(t - lag, 0) % room])
         rollouts = problem.rollout(
             env, old, problem.noise(StreamKeys(*jax.random.split(key, 3)), (batch,))
         )
         view = problem.forward(env, theta)
         ascent = problem.gradient(env, view, rollouts, jnp.full(batch, lag), weight)
-        length = jnp.maximum(jnp.linalg.norm(ascent), 1e-12)
-        return (theta + step_size * ascent / length, past), view.success[0]
+        return (theta + move(ascent), past), view.success[0]
 
-    def lane(seed):
-        theta = jnp.asarray(problem.theta0)
-        keys = jax.random.split(jax.random.key(seed), updates)
-        past = jnp.zeros((lag + 1, len(theta)))
-        return jax.lax.scan(step, (theta, past), (jnp.arange(updates), keys))[1]
+    theta = jnp.asarray(problem.theta0)
+    keys = jax.random.split(jax.random.key(seed), updates)
+    past = jnp.zeros((room, len(theta)))
+    return jax.lax.scan(step, (theta, past), (jnp.arange(updates), keys))[1]
 
-    return np.asarray(jax.jit(jax.vmap(lane))(jnp.arange(seeds)))
+
+def success_by_update(problem, lag, batch, updates, seeds, step_size=0.2):
+    """Band probability (seeds, updates) of steps of length ``step_size``, whatever the gradient."""
+
+    def move(ascent):
+        return step_size * ascent / jnp.maximum(jnp.linalg.norm(ascent), 1e-12)
+
+    def run(seed):
+        return lagged_run(problem, lag, lag + 1, batch, updates, seed, move)
+
+    return np.asarray(jax.jit(jax.vmap(run))(jnp.arange(seeds)))
 
 
 ESTIMATORS = {
@@ -405,3 +413,45 @@ def test_step_limit_without_ratios_follows_the_formula():
     assert long == pytest.approx(-1, abs=0.15)
     corrected = largest_step("sequence", horizons.tolist(), steps, updates=800)
     assert np.polyfit(np.log(horizons), np.log(corrected), 1)[0] > -0.5
+
+
+def lagged_step_limit(lag):
+    """Largest stable eta lambda of ``theta' = theta - eta lambda theta_(lag updates ago)``.
+
+    Roots of ``z^(lag + 1) - z^lag + h`` meet the unit circle at ``h = 2 sin(pi / (4 lag + 2))``.
+    """
+    return 2 * np.sin(np.pi / (4 * lag + 2))
+
+
+@pytest.mark.parametrize("lag", [0, 1, 4, 16])
+def test_lagged_step_limit_is_where_the_largest_root_has_size_one(lag):
+    for share, stable in [(0.99, True), (1.01, False)]:
+        polynomial = np.zeros(lag + 2)
+        polynomial[0], polynomial[-1] = 1, share * lagged_step_limit(lag)
+        polynomial[1] -= 1
+        assert (np.abs(np.roots(polynomial)).max() < 1) == stable
+
+
+def test_step_limit_without_ratios_at_exact_lag_has_no_flat_part():
+    # One lag already halves the limit, where a buffer of horizon 2 keeps it: half of its batch is
+    # fresh. From a few updates on it falls as 1/lag, like the buffer's. Over lags 0 to 32 formula
+    # over limit, a curvature, is 0.62 to 0.71.
+    problem = chain(length=16, **BIT_CHAIN, ratio="none")
+    lags, multiples = np.array([0, 1, 4, 16]), 2.0 ** np.arange(-0.25, 1.5, 0.25)
+    lag, multiple, seed = map(np.ravel, np.meshgrid(lags, multiples, [0, 1], indexing="ij"))
+
+    def run(lag, step_size, seed):
+        move = lambda ascent: step_size * ascent  # noqa: E731
+        return lagged_run(problem, lag, lags.max() + 1, 64, 600, seed, move)
+
+    steps = np.float32(multiple * lagged_step_limit(lag))
+    success = np.asarray(jax.jit(jax.vmap(run))(lag, steps, seed))
+    last = success[:, -150:].mean(axis=-1).reshape(len(lags), len(multiples), 2).mean(axis=-1)
+    kept = last > 0.9 * float(problem.env.best)
+    assert kept[:, 0].all()
+    assert not kept[:, -1].any()
+    largest = np.array([multiples[row].max() for row in kept])
+    assert largest.max() / largest.min() < 1.3
+    limits = largest * lagged_step_limit(lags)
+    assert limits[0] / limits[1] == pytest.approx(2, rel=0.2)
+    assert slopes(lags[2:], limits[2:])[0] == pytest.approx(-1, abs=0.2)

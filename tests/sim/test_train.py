@@ -67,6 +67,54 @@ def test_horizon_replay_ratio_and_age_histogram(replace):
             assert (np.sort(age, axis=1) == np.repeat(np.arange(len(shares)), new)).all()
 
 
+def test_identities_of_the_whole_buffer_are_exact():
+    """B = N: every member is seen at every update, so nothing here is a matter of chance."""
+    stored, updates, fresh = 12, 60, (12, 6, 4, 3, 1)
+    steps = recorded(
+        quadratic(dim=1, max_age=64), [lane(12, new, stored) for new in fresh], updates
+    )
+    for i, new in enumerate(fresh):
+        horizon = stored // new
+        age, column = steps.age[horizon:, i], steps.column[horizon:, i]
+        made = np.arange(horizon, updates)[:, None] - age
+        # New rollouts each update, 1/R = x/N; mean age (x - 1)/2; every age has R members.
+        assert ((age == 0).sum(axis=1) == new).all()
+        assert (age.mean(axis=1) == (horizon - 1) / 2).all()
+        for one in age:
+            assert np.bincount(one).tolist() == [new] * horizon
+        # A rollout is a member of x updates and used B x/N = B/R times.
+        whole = (made >= horizon) & (made <= updates - horizon)
+        found, uses = np.unique(made[whole] * 100 + column[whole], return_counts=True)
+        assert len(found) == new * (updates - 2 * horizon + 1)
+        assert (uses == horizon).all()
+
+
+def test_identities_of_a_random_draw_hold_in_the_mean():
+    batch, updates, seeds = 12, 2000, 4
+    settings = [(4, 48, False), (12, 48, False), (2, 24, True), (4, 48, True)]
+    lanes = [
+        lane(batch, new, stored, replace=replace, seed=seed)
+        for new, stored, replace in settings
+        for seed in range(seeds)
+    ]
+    steps = recorded(quadratic(dim=1, max_age=64), lanes, updates)
+    for i, (new, stored, replace) in enumerate(settings):
+        horizon, some = stored // new, slice(seeds * i, seeds * (i + 1))
+        age, column = steps.age[horizon:, some], steps.column[horizon:, some]
+        of_update = age.mean(axis=-1)
+        error = of_update.std() / np.sqrt(of_update.size)
+        assert abs(of_update.mean() - (horizon - 1) / 2) < 4.5 * error
+        made = np.arange(horizon, updates)[:, None, None] - age
+        whole = (made >= horizon) & (made <= updates - horizon)
+        rollout = (made * 100 + column) * seeds + np.arange(seeds)[:, None]
+        uses = np.unique(rollout[whole], return_counts=True)[1]
+        born = seeds * new * (updates - 2 * horizon + 1)
+        uses = np.append(uses, np.zeros(born - len(uses)))
+        # Uses of different rollouts are negatively correlated: the error is an upper bound.
+        assert abs(uses.mean() - batch * horizon / stored) < 4.5 * uses.std() / np.sqrt(born)
+        assert uses.max() <= (batch if replace else 1) * horizon
+
+
 def test_fill_has_the_age_of_the_run():
     steps = recorded(quadratic(dim=1, max_age=64), [lane(8, 4, 32)], 20)
     age = steps.age[:, 0, :8]
