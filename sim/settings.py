@@ -9,6 +9,7 @@ from typing import Literal
 
 import numpy as np
 
+from sim.engines import EngineName, check_engine
 from sim.knobs import (
     PROBLEMS,
     BanditKnobs,
@@ -65,6 +66,12 @@ class SweepConfig:
     """Knobs of Q-learning on a decision process."""
     smoke: bool = False
     """A small grid that runs in seconds; flags given beside it win over it."""
+    processes: int = 1
+    """Processes that share the runs, one core each; 1: this process alone, on all cores."""
+    engine: EngineName = "local"
+    """Where the processes are: on this machine, or wherever a Ray cluster has free cores."""
+    ray_address: str = ""
+    """Running Ray cluster to use: auto or host:port; empty: Ray starts on this machine."""
     results: Path = Path("results")
     """Folder that holds one folder a run."""
     id: str = ""
@@ -78,7 +85,7 @@ SMOKE = {
     "target": 0.2,
     "max_updates": 1500,
 }
-NOT_IDENTITY = ("smoke", "results", "id")
+NOT_IDENTITY = ("smoke", "processes", "engine", "ray_address", "results", "id")
 
 
 def resolved(config: SweepConfig) -> SweepConfig:
@@ -128,6 +135,7 @@ def check(config: SweepConfig) -> None:
             f"batch_size must be a multiple of num_generations = {config.num_generations}, "
             f"got {config.batch_size}"
         )
+    check_engine(config.processes, config.engine, config.ray_address)
 
 
 def built(config: SweepConfig) -> Problem:
@@ -137,7 +145,7 @@ def built(config: SweepConfig) -> Problem:
 
 
 def config_record(config: SweepConfig) -> dict[str, object]:
-    """Return what defines the results: all fields but the run's place and unused knobs."""
+    """Return what defines the results: all but where it runs or is kept, and unused knobs."""
     fields = dataclasses.asdict(config)
     for name in (*NOT_IDENTITY, *(PROBLEMS.keys() - {config.problem})):
         del fields[name]

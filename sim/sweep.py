@@ -2,10 +2,11 @@
 
 `python -m sim.sweep` runs every (staleness horizon x, replay ratio y, step size, seed) of a grid,
 the on-policy run at smaller batches, and the design that the theory predicts for each cost ratio,
-as lanes of one compiled program. Results go to ``<results>/<id>/``; a run that was interrupted,
-even by kill -9, goes on where it stopped when the same command is given again.
+as lanes of one program, compiled once a process. Results go to ``<results>/<id>/``; a run that was
+interrupted, even by kill -9, goes on where it stopped when the same command is given again.
 """
 
+import contextlib
 import dataclasses
 import functools
 import json
@@ -13,22 +14,25 @@ import platform
 import subprocess
 import sys
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import jax
 import numpy as np
 
 from sim import report
 from sim.designs import Design, Plan, planned
-from sim.lanes import Finished, allocation_for, run_lanes
+from sim.engines import scattered
+from sim.lanes import WIDTH, Finished, Runner, allocation_for, compiled_runner, run_lanes
 from sim.problems import Problem
 from sim.settings import SweepConfig, built, check, config_record, digest, resolved
 from sim.table import Table, partial_of, replace_text
-from sim.train import Lane
+from sim.train import Allocation, Lane
 from theory.command import run_command
 
 VERSION = "0.1.0"
+LARGE_CHUNK = 16 * WIDTH
 SWEPT = ("horizons", "replay_ratios", "step_sizes", "seeds", "first_seed", "gen_train_ratios")
 
 
@@ -137,6 +141,60 @@ def opened(config: SweepConfig) -> Path:
     return folder
 
 
+class Chunk(NamedTuple):
+    """Lanes of a sweep that one process runs, and their places in the sweep."""
+
+    config: SweepConfig
+    allocation: Allocation
+    places: range
+    lanes: Sequence[Lane]
+
+
+def chunked(config: SweepConfig, lanes: Sequence[Lane], allocation: Allocation) -> list[Chunk]:
+    """Return the lanes dealt out like cards, so that all chunks take about the same time.
+
+    A chunk ends with lanes still running beside places left empty. So there is one chunk a process,
+    and up to four, to even out processes of different speed, only while they stay that large.
+    """
+    rounds = min(4, max(1, len(lanes) // (config.processes * LARGE_CHUNK)))
+    count = min(len(lanes), rounds * config.processes)
+    deals = [range(first, len(lanes), count) for first in range(count)]
+    return [Chunk(config, allocation, deal, [lanes[i] for i in deal]) for deal in deals]
+
+
+@functools.cache
+def program(config: SweepConfig, allocation: Allocation) -> tuple[Problem, Runner]:
+    """Return a sweep's problem and compiled block, made once a process."""
+    problem = built(config)
+    return problem, compiled_runner(problem, allocation)
+
+
+def chunk_ends(chunk: Chunk) -> Iterator[list[Finished]]:
+    """Yield the ends of a chunk's lanes as they come, by their place in the sweep."""
+    problem, runner = program(chunk.config, chunk.allocation)
+    for ended in run_lanes(problem, chunk.lanes, chunk.allocation, workers=1, runner=runner):
+        yield [end._replace(index=chunk.places[end.index]) for end in ended]
+
+
+def lane_ends(
+    config: SweepConfig, problem: Problem, lanes: Sequence[Lane], allocation: Allocation
+) -> Iterator[list[Finished]]:
+    """Yield the ends of all lanes as they come, from this process or from those asked for."""
+    if config.engine == "local" and config.processes == 1:
+        yield from run_lanes(problem, lanes, allocation)
+        return
+    scattering = scattered(
+        chunk_ends,
+        chunked(config, lanes, allocation),
+        processes=config.processes,
+        engine=config.engine,
+        ray_address=config.ray_address,
+    )
+    with contextlib.closing(scattering):
+        for _, ended in scattering:
+            yield ended
+
+
 def run_sweep(config: SweepConfig, folder: Path, plan: Plan, problem: Problem) -> None:
     """Run the jobs whose rows are missing, writing each row as its lane ends."""
     from tqdm import tqdm
@@ -153,7 +211,7 @@ def run_sweep(config: SweepConfig, folder: Path, plan: Plan, problem: Problem) -
             everything = [lane_of(config, problem, d, 1.0, 0) for d in plan.designs]
             allocation = allocation_for(everything, config.num_generations)
             with progress:
-                for ended in run_lanes(problem, lanes, allocation):
+                for ended in lane_ends(config, problem, lanes, allocation):
                     table.append(finished_row(config, todo[end.index], end) for end in ended)
                     progress.update(len(ended))
         table.complete(order)

@@ -54,6 +54,12 @@ CASES = [
     (["--bandit.reward-spread", "2"], "reward_spread must be in (0, 1], got 2"),
     (["--problem", "quadratic", "--quadratic.dim", "0"], "dim"),
     (["--problem", "quadratic", "--quadratic.noise-std", "nan"], "nan"),
+    (["--processes", "0"], "processes must be an integer >= 1, got 0"),
+    (["--processes", "-2"], "-2"),
+    (["--processes", "1.5"], "1.5"),
+    (["--engine", "dask"], "dask"),
+    (["--ray-address", "auto"], "ray_address needs the engine ray, got 'auto' with local"),
+    (["--engine", "ray", "--ray-address", "ray://head:10001"], "got 'ray://head:10001'"),
     (["--id", "../elsewhere"], "'../elsewhere'"),
     (["stray"], "stray"),
 ]

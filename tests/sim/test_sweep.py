@@ -1,11 +1,18 @@
 """The sweep as a user runs it: one program, resumable, reproducible, honest arithmetic."""
 
+import contextlib
+import functools
 import json
+import math
+import os
 import random
+import re
 import signal
 import subprocess
 import sys
+import tempfile
 import time
+from pathlib import Path
 
 import jax.monitoring
 import numpy as np
@@ -14,7 +21,7 @@ import pytest
 from sim import report
 from sim.designs import Design, planned
 from sim.settings import SweepConfig, check, resolved
-from sim.sweep import digest, finished_row, jobs, main, opened, table_row
+from sim.sweep import chunked, digest, finished_row, jobs, main, opened, table_row
 from sim.table import csv_line, read_rows
 
 SMALL = [
@@ -100,52 +107,141 @@ def test_same_command_again_changes_nothing(finished, capsys):
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
 
 
-def started(results):
-    return subprocess.Popen(
-        run_command_line(results), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+def test_several_processes_write_the_same_table(finished, tmp_path):
+    assert main([*SMALL, "--results", str(tmp_path), "--processes", "3"]) == 0
+    folder = only_folder(tmp_path)
+    assert folder.name == finished[0].name
+    assert (folder / "table.csv").read_bytes() == (finished[0] / "table.csv").read_bytes()
+
+
+def test_every_lane_is_in_one_chunk_at_its_place():
+    for processes, count in ((1, 3), (2, 1), (2, 5000), (3, 50), (7, 100_000)):
+        config = SweepConfig(processes=processes)
+        lanes = list(range(count))
+        chunks = chunked(config, lanes, None)
+        assert min(processes, count) <= len(chunks) <= 4 * processes
+        assert [list(chunk.places) for chunk in chunks] == [chunk.lanes for chunk in chunks]
+        assert sorted(i for chunk in chunks for i in chunk.places) == lanes
+        sizes = [len(chunk.lanes) for chunk in chunks]
+        assert max(sizes) - min(sizes) <= 1
+
+
+def started(results, processes):
+    """Start the small sweep; what it says goes to a file beside its results."""
+    with open(results.with_suffix(".err"), "w") as said:
+        return subprocess.Popen(
+            run_command_line(results, "--processes", str(processes)),
+            stdout=subprocess.DEVNULL,
+            stderr=said,
+        )
+
+
+def workers_of(process):
+    listed = subprocess.run(
+        ["ps", "-A", "-o", "pid=,ppid=,args="], capture_output=True, text=True, check=True
     )
+    lines = [line.split(None, 2) for line in listed.stdout.splitlines()]
+    return [
+        int(pid)
+        for pid, parent, command in lines
+        if int(parent) == process.pid and "--multiprocessing-fork" in command
+    ]
 
 
-def killed_until_it_finishes(results, kills, latest, rng):
-    """Run the small sweep, killing it up to so many times, until it finishes; return the kills."""
-    for done in range(kills):
-        process = started(results)
-        deadline = time.monotonic() + rng.uniform(0.1, latest)
-        # Half of the kills wait for new rows, so that they fall while rows are written.
-        wait_for_rows = rng.random() < 0.5
-        before = sum(path.stat().st_size for path in results.rglob("table.csv"))
-        while process.poll() is None:
-            size = sum(path.stat().st_size for path in results.rglob("table.csv"))
-            if time.monotonic() > deadline and (size > before + 1000 or not wait_for_rows):
-                break
-            time.sleep(0.005)
+def killed_parent(process, results, rng):
+    """Kill a sweep; its workers end by themselves."""
+    workers = workers_of(process)
+    process.kill()
+    process.wait()
+    deadline = time.monotonic() + 30
+    while left := [pid for pid in workers if running(pid)]:
+        assert time.monotonic() < deadline, left
+        time.sleep(0.05)
+
+
+def running(pid):
+    state = subprocess.run(
+        ["ps", "-o", "stat=", "-p", str(pid)], capture_output=True, text=True, check=False
+    )
+    return state.stdout.strip()[:1] not in ("", "Z")
+
+
+def killed_worker(process, results, rng):
+    """Kill a worker of a sweep, which then ends with one line."""
+    while not (workers := workers_of(process)):
         if process.poll() is not None:
-            assert process.returncode == 0
+            return
+        time.sleep(0.02)
+    with contextlib.suppress(ProcessLookupError):  # It may have ended since it was listed.
+        os.kill(rng.choice(workers), signal.SIGKILL)
+    # A worker that had no chunk left is not missed.
+    if process.wait(timeout=300) != 0:
+        assert process.returncode == 2
+        *_, said = results.with_suffix(".err").read_text().splitlines()
+        assert re.fullmatch(r"error: worker process \d+ was killed by SIGKILL .*", said)
+
+
+KILLS = [(1, killed_parent), (2, killed_parent), (2, killed_worker)]
+
+
+@functools.cache
+def seconds_of_a_whole_run(processes):
+    with tempfile.TemporaryDirectory() as results:
+        began = time.monotonic()
+        assert started(Path(results, "whole"), processes).wait(timeout=300) == 0
+        return time.monotonic() - began
+
+
+def size_of_table(results):
+    return sum(path.stat().st_size for path in results.rglob("table.csv"))
+
+
+def killed_until_it_finishes(results, processes, kill, kills, whole_size, rng):
+    """Run the small sweep, killing it up to so many times, until it finishes; return the kills."""
+    latest = seconds_of_a_whole_run(processes)
+    for done in range(kills):
+        process = started(results, processes)
+        # Half of the kills come at any time, half while rows are written.
+        size, end = math.inf, math.inf
+        if rng.random() < 0.5:
+            end = time.monotonic() + rng.uniform(0.1, latest)
+        else:
+            size = rng.uniform(size_of_table(results), whole_size)
+        while process.poll() is None and time.monotonic() < end and size_of_table(results) <= size:
+            time.sleep(0.005)
+        if process.poll() is None:
+            kill(process, results, rng)
+        if process.returncode == 0:
             return done
-        process.send_signal(signal.SIGKILL)
-        process.wait()
-    assert started(results).wait(timeout=300) == 0
+    assert started(results, processes).wait(timeout=300) == 0
     return kills
 
 
+@pytest.fixture(scope="module")
+def compiled_once(tmp_path_factory):
+    """Let the sweeps started here share a compiled program, so that kills fall while lanes run."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("JAX_COMPILATION_CACHE_DIR", str(tmp_path_factory.mktemp("compiled")))
+        assert started(tmp_path_factory.mktemp("first"), 1).wait(timeout=300) == 0
+        yield
+
+
+@pytest.mark.usefixtures("compiled_once")
+@pytest.mark.parametrize(("processes", "kill"), KILLS)
 @pytest.mark.parametrize("kills", [3, pytest.param(20, marks=pytest.mark.slow)])
-def test_killed_sweep_resumes_to_the_same_table(finished, tmp_path, kills):
+def test_killed_sweep_resumes_to_the_same_table(finished, tmp_path, processes, kill, kills):
     whole = (finished[0] / "table.csv").read_bytes()
     rng = random.Random(kills)
-    (tmp_path / "whole").mkdir()
-    began = time.monotonic()
-    assert started(tmp_path / "whole").wait(timeout=300) == 0
-    latest = time.monotonic() - began
     total = 0
     for attempt in range(10 * kills):
         results = tmp_path / str(attempt)
         results.mkdir()
-        total += killed_until_it_finishes(results, kills - total, latest, rng)
+        left = kills - total
+        total += killed_until_it_finishes(results, processes, kill, left, len(whole), rng)
         assert (only_folder(results) / "table.csv").read_bytes() == whole
         if total == kills:
             break
     assert total == kills
-    assert (only_folder(tmp_path / "whole") / "table.csv").read_bytes() == whole
 
 
 def test_killed_between_rows_resumes_from_what_is_there(finished, tmp_path):
