@@ -1,5 +1,6 @@
 """The problems a sweep can run, by name: their knobs as flags, step sizes, and builders."""
 
+import math
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, NamedTuple
@@ -47,6 +48,8 @@ class QuadraticKnobs:
     """Gradient noise of one fresh rollout in the mode of curvature 1."""
     noise_power: float = 1.0
     """Noise covariance grows as curvature to this power."""
+    stale_noise: float = 0.0
+    """Growth of the noise variance for every update of age, in units of the fresh one."""
 
 
 @dataclass(frozen=True)
@@ -65,6 +68,8 @@ class ChainKnobs:
     """Half width of the band as a fraction of the largest sum; narrower means noisier."""
     kl: float = 0.1
     """Weight of the KL term to the uniform policy."""
+    reward_noise: float = 0.0
+    """Standard deviation of the noise of every reward."""
     ratio: Literal["sequence", "token", "geometric", "none"] = "sequence"
     """Importance ratio of stale rollouts; only sequence is unbiased."""
 
@@ -81,14 +86,21 @@ class ProcessKnobs:
     """Discount factor."""
     reward_noise: float = 0.0
     """Standard deviation of the noise of every reward."""
+    visit_power: float = 0.0
+    """Starts (and a Garnet's successors) are drawn as rank^-p: larger is worse conditioned."""
+    slip: float = 0.0
+    """Gridworld: probability that a random move replaces the chosen one."""
+    states: int = 16
+    """Garnet: number of states, >= 2."""
     problem_seed: int = 0
-    """Seed of the Garnet."""
+    """Seed of the Garnet, and of the order of starts."""
 
     def mdp(self) -> MDP:
         """Build the process."""
+        shared = {"visit_power": self.visit_power, "problem_seed": self.problem_seed}
         if self.process == "gridworld":
-            return gridworld()
-        return garnet(problem_seed=self.problem_seed)
+            return gridworld(slip=self.slip, **shared)
+        return garnet(states=self.states, **shared)
 
     def settings(self) -> dict[str, Any]:
         """Return what the problems on it take."""
@@ -116,6 +128,18 @@ class QLearningKnobs(ProcessKnobs):
     """Probability of a random action, in (0, 1]."""
 
 
+Knobs = BanditKnobs | QuadraticKnobs | ChainKnobs | MdpKnobs | QLearningKnobs
+
+
+def built_quadratic(knobs: QuadraticKnobs, num_generations: int, max_age: int) -> Problem:
+    """Return the quadratic of these knobs."""
+    named = asdict(knobs)
+    growth = named.pop("stale_noise")
+    if not (math.isfinite(growth) and growth >= 0):
+        raise ValueError(f"stale_noise must be finite and >= 0, got {growth}")
+    return quadratic(**named, sigma2=lambda age: 1 + growth * age, max_age=max_age)
+
+
 def built_mdp(knobs: MdpKnobs, num_generations: int, max_age: int) -> Problem:
     """Return the policy-gradient problem of these knobs."""
     return trajectory(
@@ -134,9 +158,10 @@ def built_q_learning(knobs: QLearningKnobs, num_generations: int, max_age: int) 
 
 
 class Entry(NamedTuple):
-    """One problem: builder of (knobs, num_generations, max_age), step sizes, groups allowed."""
+    """One problem: builder of (knobs, num_generations, max_age), its knobs, steps, groups."""
 
     build: Callable[[Any, int, int], Problem]
+    knobs: type[Any]
     step_sizes: tuple[float, ...]
     groups: bool = False
 
@@ -149,17 +174,17 @@ def steps(low: float, count: int) -> tuple[float, ...]:
 PROBLEMS: dict[str, Entry] = {
     "bandit": Entry(
         lambda knobs, groups, _: bandit(**asdict(knobs), num_generations=groups),
+        BanditKnobs,
         (2.0, 2.8, 4.0, 5.6, 8.0, 11.0, 16.0, 22.0, 32.0, 45.0, 64.0, 90.0),
         groups=True,
     ),
-    "quadratic": Entry(
-        lambda knobs, _, max_age: quadratic(**asdict(knobs), max_age=max_age), steps(0.015, 14)
-    ),
+    "quadratic": Entry(built_quadratic, QuadraticKnobs, steps(0.015, 14)),
     "chain": Entry(
         lambda knobs, groups, _: chain(**asdict(knobs), num_generations=groups),
+        ChainKnobs,
         steps(0.25, 14),
         groups=True,
     ),
-    "mdp": Entry(built_mdp, steps(0.25, 14)),
-    "q_learning": Entry(built_q_learning, steps(1.0, 14)),
+    "mdp": Entry(built_mdp, MdpKnobs, steps(0.25, 14)),
+    "q_learning": Entry(built_q_learning, QLearningKnobs, steps(1.0, 14)),
 }

@@ -1,0 +1,174 @@
+"""The validation's page: numbers as JSON, the same as a readable page, and one figure."""
+
+import dataclasses
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from sim.table import replace_text
+from sim.validation.judge import (
+    BATCH_RULES,
+    GROUPS,
+    PROTOCOLS,
+    Verdicts,
+    in_group,
+    judged,
+    scored,
+    undecided_share,
+)
+from sim.validation.measure import GEN_TRAIN_RATIOS, Runs, rollouts
+from sim.validation.predictors import PREDICTORS
+from sim.validation.score import Interval, Scores
+
+BEST = "finite_memory"
+TITLES = {
+    "tuned": "Step size tuned for every design",
+    "fixed_step": "Step size of the reference run for every design",
+    "fixed_batch": "batch fixed",
+    "free_batch": "smaller on-policy batches allowed",
+}
+
+
+def write_page(found: Sequence[Runs], half: str, folders: Sequence[Path]) -> str:
+    """Judge the runs, write validation.json, .md and .png to the folders; return the page."""
+    verdicts = [judged(runs) for runs in found]
+    table = {
+        protocol: {
+            batch: {
+                group: {name: scored(verdicts, protocol, batch, group, name) for name in PREDICTORS}
+                for group in GROUPS
+                if any(in_group(one, group) for one in verdicts)
+            }
+            for batch in BATCH_RULES
+        }
+        for protocol in PROTOCOLS
+    }
+    text = page(table, verdicts, found, half)
+    for folder in folders:
+        folder.mkdir(parents=True, exist_ok=True)
+        replace_text(folder / "validation.json", json.dumps(plain(table), indent=1) + "\n")
+        replace_text(folder / "validation.md", text)
+        draw(verdicts, folder / "validation.png")
+    return text
+
+
+def plain(node: object) -> object:
+    """Return the scores as nested plain values, null for what is not known."""
+    if isinstance(node, dict):
+        return {name: plain(one) for name, one in node.items()}
+    if isinstance(node, Scores | Interval):
+        return {one.name: plain(getattr(node, one.name)) for one in dataclasses.fields(node)}
+    return round(node, 6) if isinstance(node, float) and np.isfinite(node) else None
+
+
+def percent(one: Interval) -> str:
+    """Return a share and its interval."""
+    if np.isnan(one.value):
+        return "-"
+    return f"{one.value:.1%} [{one.low:.1%}, {one.high:.1%}]".replace("%", " %")
+
+
+def page(table: dict, verdicts: Sequence[Verdicts], found: Sequence[Runs], half: str) -> str:
+    """Return the page."""
+    scored_ones = [one for one in verdicts if not one.trapped]
+    families = list(dict.fromkeys(one.environment.family for one in verdicts))
+    lines = [
+        "# Does it predict?",
+        "",
+        f"Written by `python -m sim.validate{'' if half == 'judgement' else f' --half {half}'}"
+        " --page docs` from the rows it measured.",
+        "",
+        f"{len(verdicts)} environments of the {half} half, {len(scored_ones)} of them scored; "
+        f"cost ratios {', '.join(f'{mu:g}' for mu in GEN_TRAIN_RATIOS)}. Regret: measured cost of "
+        "the design a predictor takes, over that of the best measured one, minus 1. Verdict: "
+        "whether replay costs less than on-policy, scored where the 95 % interval of the measured "
+        "ratio excludes 1. Brackets: 95 % intervals over environments.",
+        "",
+    ]
+    for protocol in PROTOCOLS:
+        lines += [f"## {TITLES[protocol]}", ""]
+        for batch in BATCH_RULES:
+            for group, by_name in table[protocol][batch].items():
+                out = undecided_share(verdicts, protocol, batch, group)
+                count = sum(in_group(one, group) for one in verdicts)
+                lines += [
+                    f"### {TITLES[batch]}, {group} ({count} environments)",
+                    "",
+                    "| predictor | median regret | 90th percentile | verdict right |",
+                    "|---|---|---|---|",
+                ]
+                lines += [
+                    f"| {name} | {percent(one.median_regret)} | {percent(one.p90_regret)} | "
+                    f"{percent(one.verdict_accuracy)} |"
+                    for name, one in by_name.items()
+                ]
+                lines += ["", f"Left out of the verdicts as undecided: {out:.0%}.", ""]
+    lines += ["## Environments and budget", ""]
+    lines += [
+        "| family | environments | left out: trapped | beta | reference updates | "
+        "rollouts of the sweep | pilot's share |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for family in families:
+        members = [one for one in found if one.environment.family == family]
+        own = [one for one in verdicts if one.environment.family == family]
+        betas = [one.environment.noise_to_batch for one in members]
+        updates = [one.environment.updates for one in members]
+        rows = [row for one in members for row in one.all_rows()]
+        pilot = rollouts([row for row in rows if row.phase == "pilot"])
+        sweep = rollouts([row for row in rows if row.phase != "pilot"])
+        lines.append(
+            f"| {family} | {len(members)} | {sum(one.trapped for one in own)} | "
+            f"{min(betas):.2g} to {max(betas):.2g} | {min(updates):.0f} to {max(updates):.0f} | "
+            f"{sweep:.2e} | {pilot / sweep:.1%} |"
+        )
+    return "\n".join([*lines, ""])
+
+
+def draw(verdicts: Sequence[Verdicts], path: Path) -> None:
+    """Draw predicted beside measured cost of every replay design, and regret by predictor."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(11, 4.6), layout="constrained")
+    axes = figure.subplots(1, 2)
+    name = BEST if BEST in PREDICTORS else list(PREDICTORS)[-1]
+    for smooth, colour in ((True, "#0072b2"), (False, "#d55e00")):
+        said, seen = [], []
+        for one in verdicts:
+            if one.trapped or one.environment.smooth != smooth:
+                continue
+            arena, predicted = one.arenas["tuned"], one.predicted["tuned", name]
+            base = arena.runs[arena.reference].mean
+            for design in arena.replay:
+                if np.isfinite(predicted.get(design, np.inf)):
+                    said.append(predicted[design] / predicted[arena.reference])
+                    seen.append(arena.runs[design].mean / base)
+        label = "smooth" if smooth else "plain"
+        axes[0].loglog(said, seen, ".", color=colour, label=label, alpha=0.6)
+    span = np.array(axes[0].get_xlim())
+    axes[0].plot(span, span, color="black", linewidth=0.8)
+    axes[0].set_xlabel(f"updates predicted / on-policy ({name})")
+    axes[0].set_ylabel("updates measured / on-policy")
+    axes[0].legend(frameon=False)
+    regrets = {
+        each: [
+            case.regret(choice.design)
+            for one in verdicts
+            if not one.trapped
+            for case, choice in zip(
+                one.cases["tuned", "fixed_batch"],
+                one.choices["tuned", "fixed_batch", each],
+                strict=True,
+            )
+        ]
+        for each in PREDICTORS
+    }
+    for each, values in regrets.items():
+        axes[1].plot(np.sort(values), np.linspace(0, 1, len(values)), label=each)
+    axes[1].set_xscale("symlog", linthresh=0.05)
+    axes[1].set_xlabel("design regret, step size tuned, batch fixed")
+    axes[1].set_ylabel("share of cases below")
+    axes[1].legend(frameon=False, fontsize=8)
+    figure.savefig(path, dpi=110, metadata={"Software": None})
