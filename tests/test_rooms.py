@@ -8,7 +8,11 @@ import pytest
 ROOT = Path(__file__).parent.parent
 ALLOWED = {"theory": set(), "sim": {"theory"}, "llm": {"theory"}}
 ROOMS = [room for room in ALLOWED if (ROOT / room).is_dir()]
-LIBRARIES = {"theory": {"jax", "torch", "transformers", "vllm", "optuna"}, "sim": {"torch"}}
+LIBRARIES = {
+    "theory": {"jax", "torch", "transformers", "vllm", "optuna"},
+    "sim": {"torch", "transformers"},
+    "llm": {"jax"},
+}
 
 
 def modules(room):
