@@ -14,6 +14,8 @@ from sim.engines import check_engine, scattered
 from sim.sweep import main
 
 HERE = Path(__file__).parent
+# Ray starts its programs with a fork, of which JAX warns once its threads run; they only exec.
+pytestmark = pytest.mark.filterwarnings("ignore:os.fork:RuntimeWarning")
 
 
 @pytest.fixture(autouse=True, scope="module")

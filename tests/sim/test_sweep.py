@@ -1,7 +1,6 @@
 """The sweep as a user runs it: one program, resumable, reproducible, honest arithmetic."""
 
 import contextlib
-import functools
 import json
 import math
 import os
@@ -10,9 +9,7 @@ import re
 import signal
 import subprocess
 import sys
-import tempfile
 import time
-from pathlib import Path
 
 import jax.monitoring
 import numpy as np
@@ -126,14 +123,29 @@ def test_every_lane_is_in_one_chunk_at_its_place():
         assert max(sizes) - min(sizes) <= 1
 
 
+LONGER = ("--target", "0.01", "--max-updates", "20000")
+
+
 def started(results, processes):
-    """Start the small sweep; what it says goes to a file beside its results."""
+    """Start a sweep of a few seconds; what it says goes to a file beside its results."""
     with open(results.with_suffix(".err"), "w") as said:
         return subprocess.Popen(
-            run_command_line(results, "--processes", str(processes)),
+            run_command_line(results, *LONGER, "--processes", str(processes)),
             stdout=subprocess.DEVNULL,
             stderr=said,
         )
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory):
+    """Table and duration of that sweep; the others share its compiled program, to save time."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("JAX_COMPILATION_CACHE_DIR", str(tmp_path_factory.mktemp("compiled")))
+        results = tmp_path_factory.mktemp("uninterrupted")
+        began = time.monotonic()
+        assert started(results, 1).wait(timeout=300) == 0
+        seconds = time.monotonic() - began
+        yield (only_folder(results) / "table.csv").read_bytes(), seconds
 
 
 def workers_of(process):
@@ -184,21 +196,13 @@ def killed_worker(process, results, rng):
 KILLS = [(1, killed_parent), (2, killed_parent), (2, killed_worker)]
 
 
-@functools.cache
-def seconds_of_a_whole_run(processes):
-    with tempfile.TemporaryDirectory() as results:
-        began = time.monotonic()
-        assert started(Path(results, "whole"), processes).wait(timeout=300) == 0
-        return time.monotonic() - began
-
-
 def size_of_table(results):
     return sum(path.stat().st_size for path in results.rglob("table.csv"))
 
 
-def killed_until_it_finishes(results, processes, kill, kills, whole_size, rng):
-    """Run the small sweep, killing it up to so many times, until it finishes; return the kills."""
-    latest = seconds_of_a_whole_run(processes)
+def killed_until_it_finishes(results, processes, kill, kills, uninterrupted, rng):
+    """Run a sweep, killing it up to so many times, until it finishes; return the kills."""
+    whole, latest = uninterrupted
     for done in range(kills):
         process = started(results, processes)
         # Half of the kills come at any time, half while rows are written.
@@ -206,7 +210,7 @@ def killed_until_it_finishes(results, processes, kill, kills, whole_size, rng):
         if rng.random() < 0.5:
             end = time.monotonic() + rng.uniform(0.1, latest)
         else:
-            size = rng.uniform(size_of_table(results), whole_size)
+            size = rng.uniform(size_of_table(results), len(whole))
         while process.poll() is None and time.monotonic() < end and size_of_table(results) <= size:
             time.sleep(0.005)
         if process.poll() is None:
@@ -217,28 +221,17 @@ def killed_until_it_finishes(results, processes, kill, kills, whole_size, rng):
     return kills
 
 
-@pytest.fixture(scope="module")
-def compiled_once(tmp_path_factory):
-    """Let the sweeps started here share a compiled program, so that kills fall while lanes run."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("JAX_COMPILATION_CACHE_DIR", str(tmp_path_factory.mktemp("compiled")))
-        assert started(tmp_path_factory.mktemp("first"), 1).wait(timeout=300) == 0
-        yield
-
-
-@pytest.mark.usefixtures("compiled_once")
 @pytest.mark.parametrize(("processes", "kill"), KILLS)
 @pytest.mark.parametrize("kills", [3, pytest.param(20, marks=pytest.mark.slow)])
-def test_killed_sweep_resumes_to_the_same_table(finished, tmp_path, processes, kill, kills):
-    whole = (finished[0] / "table.csv").read_bytes()
+def test_killed_sweep_resumes_to_the_same_table(uninterrupted, tmp_path, processes, kill, kills):
     rng = random.Random(kills)
     total = 0
     for attempt in range(10 * kills):
         results = tmp_path / str(attempt)
         results.mkdir()
         left = kills - total
-        total += killed_until_it_finishes(results, processes, kill, left, len(whole), rng)
-        assert (only_folder(results) / "table.csv").read_bytes() == whole
+        total += killed_until_it_finishes(results, processes, kill, left, uninterrupted, rng)
+        assert (only_folder(results) / "table.csv").read_bytes() == uninterrupted[0]
         if total == kills:
             break
     assert total == kills
