@@ -123,7 +123,7 @@ def test_every_lane_is_in_one_chunk_at_its_place():
         assert max(sizes) - min(sizes) <= 1
 
 
-LONGER = ("--target", "0.01", "--max-updates", "20000")
+LONGER = ("--seeds", "32", "--target", "0.1", "--max-updates", "6000")
 
 
 def started(results, processes):
