@@ -193,7 +193,11 @@ def killed_worker(process, results, rng):
         assert re.fullmatch(r"error: worker process \d+ was killed by SIGKILL .*", said)
 
 
-KILLS = [(1, killed_parent), (2, killed_parent), (2, killed_worker)]
+KILLS = [
+    (1, killed_parent),
+    (2, killed_parent),
+    pytest.param(2, killed_worker, marks=pytest.mark.slow),
+]
 
 
 def size_of_table(results):
