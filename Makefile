@@ -1,7 +1,7 @@
 # make run        set up .venv and sweep replay designs in the simulator (ARGS="--smoke" for a quick one)
 # make test       set up .venv and run the tests (under 10 minutes)
 # make test-full  the same with the stated sizes, log in docs/checks/
-# make bench      simulator speed beside a NumPy and a numba loop
+# make bench      simulator speed beside NumPy, numba and flashbax
 PYTHON ?= python3
 VENV := .venv
 PY := $(VENV)/bin/python

@@ -5,7 +5,7 @@ import hashlib
 import json
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 
@@ -88,16 +88,24 @@ SMOKE = {
 NOT_IDENTITY = ("smoke", "processes", "engine", "ray_address", "results", "id")
 
 
+Config = TypeVar("Config")
+
+
+def with_preset(config: Config, preset: dict[str, Any]) -> Config:
+    """Return the config with the preset's values where it has its class's defaults."""
+    default = type(config)()
+    small = {
+        name: value
+        for name, value in preset.items()
+        if getattr(config, name) == getattr(default, name)
+    }
+    return dataclasses.replace(config, **small)  # pyright: ignore[reportArgumentType]
+
+
 def resolved(config: SweepConfig) -> SweepConfig:
     """Return the config with the smoke preset and the problem's step sizes where none are given."""
     if config.smoke:
-        default = SweepConfig()
-        small = {
-            name: value
-            for name, value in SMOKE.items()
-            if getattr(config, name) == getattr(default, name)
-        }
-        config = dataclasses.replace(config, **small)
+        config = with_preset(config, SMOKE)
     if config.step_sizes:
         return config
     grid = PROBLEMS[config.problem].step_sizes

@@ -21,13 +21,13 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
-from sim import report
+from sim import report, run_folder
 from sim.designs import Design, Plan, planned
 from sim.engines import scattered
 from sim.lanes import WIDTH, Finished, Runner, allocation_for, compiled_runner, run_lanes
 from sim.problems import Problem
 from sim.settings import SweepConfig, built, check, config_record, digest, resolved
-from sim.table import Table, partial_of, replace_text
+from sim.table import Table
 from sim.train import Allocation, Lane
 from theory.command import run_command
 
@@ -117,28 +117,11 @@ def finished_row(config: SweepConfig, job: tuple, end: Finished) -> dict[str, ob
 
 
 def opened(config: SweepConfig) -> Path:
-    """Return the run's folder with its config saved, new or that of the same config."""
+    """Return the folder of a sweep, new or that of the same config."""
     record = config_record(config)
-    if config.id and (Path(config.id).name != config.id or config.id.startswith(".")):
-        raise ValueError(f"id must be a plain folder name, got {config.id!r}")
-    folder = config.results / (config.id or f"{config.problem}-{digest(record)}")
-    folder.mkdir(parents=True, exist_ok=True)
-    saved = folder / "config.json"
-    if saved.exists():
-        try:
-            found = json.loads(saved.read_text())
-        except ValueError:
-            raise ValueError(f"{saved} is not a sweep's config; give another --id") from None
-        if found != record:
-            names = sorted(k for k in {*found, *record} if found.get(k) != record.get(k))
-            raise ValueError(
-                f"{folder} holds another config (different: {', '.join(names)}); give another --id"
-            )
-    elif any(path != partial_of(saved) for path in folder.iterdir()):
-        raise ValueError(f"{folder} holds files but no sweep's config.json; give another --id")
-    else:
-        replace_text(saved, json.dumps(record, indent=2) + "\n")
-    return folder
+    return run_folder.opened(
+        config.results, config.id, f"{config.problem}-{digest(record)}", record
+    )
 
 
 class Chunk(NamedTuple):

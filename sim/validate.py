@@ -6,7 +6,7 @@ The page docs/validation.md is written by it, with --page. A run that was interr
 kill -9, goes on where it stopped when the same command is given again.
 """
 
-import json
+import contextlib
 import sys
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
@@ -14,9 +14,10 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from sim.engines import EngineName, check_engine, scattered
-from sim.settings import digest
+from sim.run_folder import opened
+from sim.settings import digest, with_preset
 from sim.sweep import provenance
-from sim.table import Table, partial_of, replace_text
+from sim.table import Table
 from sim.validation.environment import Environment, from_record
 from sim.validation.guards import check_run
 from sim.validation.measure import Row, Runs, Seeds, measured
@@ -61,7 +62,7 @@ class ValidateConfig:
     @property
     def seeds(self) -> Seeds:
         """Seeds of each phase."""
-        return Seeds(self.pilot_seeds, self.search_seeds, self.price_seeds)
+        return Seeds(pilot=self.pilot_seeds, search=self.search_seeds, price=self.price_seeds)
 
 
 SMOKE = {
@@ -85,11 +86,7 @@ class Part(NamedTuple):
 
 def resolved(config: ValidateConfig) -> ValidateConfig:
     """Return the config with the smoke preset in place of defaults."""
-    if not config.smoke:
-        return config
-    given, default = asdict(config), asdict(ValidateConfig())
-    small = {name: value for name, value in SMOKE.items() if given[name] == default[name]}
-    return ValidateConfig(**{**vars(config), **small})
+    return with_preset(config, SMOKE) if config.smoke else config
 
 
 def check(config: ValidateConfig) -> None:
@@ -129,23 +126,6 @@ def config_record(config: ValidateConfig, environments: tuple[Environment, ...])
         "seeds": asdict(config.seeds),
         "environments": [one.record() for one in environments],
     }
-
-
-def opened(config: ValidateConfig, record: dict[str, Any]) -> Path:
-    """Return the run's folder with its config saved, new or that of the same config."""
-    if config.id and (Path(config.id).name != config.id or config.id.startswith(".")):
-        raise ValueError(f"id must be a plain folder name, got {config.id!r}")
-    folder = config.results / (config.id or f"validate-{config.half}-{digest(record)}")
-    folder.mkdir(parents=True, exist_ok=True)
-    saved = folder / "config.json"
-    if saved.exists():
-        if saved.read_text() != json.dumps(record, indent=1) + "\n":
-            raise ValueError(f"{folder} holds another config; give another --id")
-    elif any(path != partial_of(saved) for path in folder.iterdir()):
-        raise ValueError(f"{folder} holds files but no config.json; give another --id")
-    else:
-        replace_text(saved, json.dumps(record, indent=1) + "\n")
-    return folder
 
 
 COLUMNS = ("id", "environment", *Row._fields, "step_size", "version", "commit")
@@ -203,14 +183,15 @@ def run_all(
             ray_address=config.ray_address,
         )
         bar = tqdm(total=len(environments), unit="environment", desc=folder.name, mininterval=1)
-        with bar as progress:
+        count = len(table.rows)
+        with contextlib.closing(stream), bar as progress:
             for place, rows in stream:
                 name = environments[place].id
                 table.append(table_row(name, row) for row in rows)
                 for row in rows:
                     found[name].add(row)
+                count += len(rows)
                 progress.update(0 if rows else 1)
-                count = sum(one.count for one in found.values())
                 progress.set_postfix(runs=count, refresh=False)
         order = [
             table_row(name, row)["id"] for name, runs in found.items() for row in runs.all_rows()
@@ -224,7 +205,8 @@ def validate(config: ValidateConfig) -> None:
     config = resolved(config)
     check(config)
     environments = chosen_environments(config)
-    folder = opened(config, config_record(config, environments))
+    record = config_record(config, environments)
+    folder = opened(config.results, config.id, f"validate-{config.half}-{digest(record)}", record)
     found = run_all(config, folder, environments)
     check_run(list(found.values()), config.half)
     folders = [folder] if config.page is None else [folder, config.page]

@@ -55,12 +55,18 @@ def outcomes(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in whole]
 
 
+def repaired(path: Path) -> list[dict[str, Any]]:
+    """Return the outcomes in a file, and cut a torn last line off so that it can be added to."""
+    known = outcomes(path)
+    replace_text(path, "".join(json.dumps(entry) + "\n" for entry in known))
+    return known
+
+
 def screen(family: str, path: Path) -> None:
     """Screen the candidates of a family that have no outcome yet."""
     from tqdm import tqdm
 
-    known = outcomes(path)
-    replace_text(path, "".join(json.dumps(entry) + "\n" for entry in known))
+    known = repaired(path)
     with open(path, "a") as file:
         total = FAMILIES[family].candidates
         todo = range(len(known), total)
@@ -73,9 +79,7 @@ def confirm(family: str, screened: Path, path: Path) -> None:
     """Run the environments of a family that are not confirmed or refused yet on more seeds."""
     from tqdm import tqdm
 
-    known = outcomes(path)
-    replace_text(path, "".join(json.dumps(entry) + "\n" for entry in known))
-    done = {entry["id"] for entry in known}
+    done = {entry["id"] for entry in repaired(path)}
     found = [from_record(one["environment"]) for one in outcomes(screened) if "environment" in one]
     todo = [one for one in found if one.id not in done]
     with open(path, "a") as file:

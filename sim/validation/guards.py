@@ -66,7 +66,7 @@ def check_fill(runs: Runs) -> None:
 
 def check_resolution(runs: Runs) -> None:
     """The target is looked for at every update."""
-    reached = [row.updates for row in runs.all_rows() if row.status == "reached"]
+    reached = [row.updates for row in runs.all_rows() if row.reached]
     if (every := math.gcd(*reached)) > 1:
         refuse(runs, f"runs end at multiples of {every} updates only")
 

@@ -74,6 +74,11 @@ class Row(NamedTuple):
     gap: float
 
     @property
+    def reached(self) -> bool:
+        """Whether the target was reached."""
+        return self.status == "reached"
+
+    @property
     def design(self) -> Design:
         """The design that was run."""
         return Design(
@@ -85,14 +90,14 @@ class Row(NamedTuple):
 class Seeds:
     """Seeds of each phase."""
 
+    screen: int = 4
     pilot: int = 4
     search: int = 24
     price: int = 48
 
     def of(self, phase: Phase) -> range:
         """Return the seeds of a phase; no two phases share one."""
-        count = self.pilot if phase == "screen" else getattr(self, phase)
-        return range(FIRST_SEEDS[phase], FIRST_SEEDS[phase] + count)
+        return range(FIRST_SEEDS[phase], FIRST_SEEDS[phase] + getattr(self, phase))
 
 
 @dataclass
@@ -109,11 +114,6 @@ class Runs:
         key = (row.phase, row.design, row.step_index)
         self.rows.setdefault(key, {})[row.seed] = row
 
-    @property
-    def count(self) -> int:
-        """How many rows are finished."""
-        return sum(len(rows) for rows in self.rows.values())
-
     def all_rows(self) -> tuple[Row, ...]:
         """Return every finished row, in an order that does not depend on when it finished."""
         return tuple(sorted(row for rows in self.rows.values() for row in rows.values()))
@@ -121,10 +121,7 @@ class Runs:
     def runs_of(self, phase: Phase, design: Design, index: int) -> tuple[np.ndarray, np.ndarray]:
         """Return updates and whether the target was reached, by seed; unreached counts its cap."""
         rows = [row for _, row in sorted(self.rows[phase, design, index].items())]
-        reached = np.array([row.status == "reached" for row in rows])
-        # A run that diverged early has not reached the target either: it counts as a full one.
-        updates = np.array([row.updates if row.status == "reached" else row.cap for row in rows])
-        return updates, reached
+        return counted_updates(rows), np.array([row.reached for row in rows])
 
     def scores(self, phase: Phase, design: Design) -> dict[int, Score]:
         """Return the score of every step index with all its seeds done."""
@@ -176,12 +173,15 @@ class Runs:
         return self.programs[allocation]
 
 
+def counted_updates(rows: Sequence[Row]) -> np.ndarray:
+    """Return the updates of runs; one that missed the target, even by diverging, counts its cap."""
+    return np.array([row.updates if row.reached else row.cap for row in rows])
+
+
 def score(rows: Sequence[Row]) -> Score:
     """Return the score of a step size by all its runs."""
-    # A run that diverged early has not reached the target either: it counts as a full one.
-    updates = np.array([row.updates if row.status == "reached" else row.cap for row in rows])
-    kept = typical(updates)
-    missed = max(sum(row.status != "reached" for row in rows) - (len(rows) - len(kept)), 0)
+    kept = typical(counted_updates(rows))
+    missed = max(sum(not row.reached for row in rows) - (len(rows) - len(kept)), 0)
     gaps = [row.gap if math.isfinite(row.gap) else math.inf for row in rows]
     return Score(missed, float(kept.mean()), math.fsum(gaps) if missed else 0.0)
 

@@ -7,7 +7,7 @@ average, a negative one now and then, and the luck of the best does not count. I
 whole environments.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
@@ -209,42 +209,44 @@ class Scores:
 
 
 def scores(cases: Sequence[Case], choices: Sequence[Choice]) -> Scores:
-    """Return the scores of a predictor's choices, bootstrapped over environments."""
-    regret = np.array(
-        [case.regret(choice.design) for case, choice in zip(cases, choices, strict=True)]
-    )
+    """Return the scores of a predictor's choices, bootstrapped over environments.
+
+    Args:
+        cases: those of one environment after another, the same number of each.
+        choices: one a case.
+    """
+    pairs = list(zip(cases, choices, strict=True))
+    environments = len({case.environment for case in cases})
+    regret = np.array([case.regret(choice.design) for case, choice in pairs])
     right = np.array(
-        [
-            float(case.pays == choice.pays) if case.decided else np.nan
-            for case, choice in zip(cases, choices, strict=True)
-        ]
+        [float(case.pays == choice.pays) if case.decided else np.nan for case, choice in pairs]
     )
-    names = [case.environment for case in cases]
-    members = [np.flatnonzero([name == one for name in names]) for one in dict.fromkeys(names)]
-    rng = np.random.default_rng(0)
-    samples = [
-        np.concatenate([members[i] for i in rng.integers(0, len(members), len(members))])
-        for _ in range(RESAMPLES)
-    ]
-    samples.insert(0, np.arange(len(cases)))
+    regret, right = regret.reshape(environments, -1), right.reshape(environments, -1)
+    picks = np.random.default_rng(0).integers(0, environments, (RESAMPLES, environments))
     return Scores(
-        interval([float(np.median(regret[sample])) for sample in samples]),
-        interval([float(np.percentile(regret[sample], 90)) for sample in samples]),
-        interval([share(right[sample]) for sample in samples]),
+        interval(regret, picks, lambda some: np.median(some, axis=-1)),
+        interval(regret, picks, lambda some: np.percentile(some, 90, axis=-1)),
+        interval(right, picks, known_mean),
     )
 
 
-def share(right: np.ndarray) -> float:
-    """Return the mean of what is known, NaN where nothing is."""
-    known = right[~np.isnan(right)]
-    return float(known.mean()) if known.size else np.nan
+def known_mean(values: np.ndarray) -> np.ndarray:
+    """Return the mean along the last axis of what is known, NaN where nothing is."""
+    known = ~np.isnan(values)
+    with np.errstate(invalid="ignore"):
+        return np.where(known, values, 0.0).sum(axis=-1) / known.sum(axis=-1)
 
 
-def interval(values: Sequence[float]) -> Interval:
-    """Return the first value with the 95 % interval of the others."""
-    rest = np.array(values[1:])
-    rest = rest[~np.isnan(rest)]
-    if not rest.size:
-        return Interval(values[0], np.nan, np.nan)
-    low, high = np.percentile(rest, [2.5, 97.5])
-    return Interval(values[0], float(low), float(high))
+def interval(
+    values: np.ndarray, picks: np.ndarray, statistic: Callable[[np.ndarray], np.ndarray]
+) -> Interval:
+    """Return a statistic of all values and its 95 % interval over environments.
+
+    Args:
+        values: (environments, cases).
+        picks: environments of each resample, (resamples, environments).
+        statistic: of the last axis.
+    """
+    found = statistic(values[picks].reshape(len(picks), -1))
+    low, high = np.nanpercentile(found, [2.5, 97.5]) if np.isfinite(found).any() else [np.nan] * 2
+    return Interval(float(statistic(values.ravel())), float(low), float(high))

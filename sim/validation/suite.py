@@ -10,6 +10,7 @@ or refused. Accepted settings are data, in suite.json; they are not drawn again.
 """
 
 import collections
+import dataclasses
 import json
 import math
 from collections.abc import Callable, Iterator
@@ -230,13 +231,11 @@ def screened(family: str, candidate: Candidate) -> Environment | str:
         [one.batch_size for one in designs], [updates for updates, _ in tuned]
     )
     beta = fit.noise_scale.value / environment.batch_size
-    return Environment(
-        **{
-            **{name: getattr(environment, name) for name in environment.__dataclass_fields__},
-            "step_index": index,
-            "updates": float(f"{updates.mean():.4g}"),
-            "noise_to_batch": float(f"{beta:.3g}") if math.isfinite(beta) else 1e9,
-        }
+    return dataclasses.replace(
+        environment,
+        step_index=index,
+        updates=float(f"{updates.mean():.4g}"),
+        noise_to_batch=float(f"{beta:.3g}") if math.isfinite(beta) else 1e9,
     )
 
 

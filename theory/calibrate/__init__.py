@@ -1,8 +1,11 @@
-"""From measurements to the theory's inputs, each with a 95 % interval: one place to import from.
+"""From measurements to the theory's inputs: one place to import from.
 
 The noise scale from updates to target (``updates_fit``) or from gradients (``noise_scale``), the
 staleness profile from importance ratios (``ratio_noise``) and its formula (``profile_fit``), and
-mu from counts or times (``measured_cost``). Each module states its model and where it fails.
+mu from counts or times (``measured_cost``), each with a 95 % interval. Fits of whole laws to the
+updates of a pilot, without intervals: the finite-memory laws (``memory_fit``), the published bound
+(``bound_fit``) and a power-law quadratic (``spectrum_fit``). Each module states its model and where
+it fails.
 
 >>> fit = noise_scale_from_updates([16, 64, 256], [[490, 510], [198, 202], [125, 125]])
 >>> mu = gen_train_ratio_from_windows([880, 880], [520, 480], 6, 2).gen_train_ratio.value
