@@ -54,7 +54,7 @@ class CompareConfig:
     budget of on-policy training at that batch."""
     seeds: int = 8
     """Seeds of every setting, >= 2; half of them choose, half price, both ways round."""
-    learning_rates: tuple[float, ...] = (1e-5, 3e-5, 6e-5, 1.2e-4)
+    learning_rates: tuple[float, ...] = (7.5e-6, 1.5e-5, 3e-5, 6e-5)
     """AdamW step sizes tried on-policy, at the reference batch and at a quarter of it."""
     tuning_seeds: int = 2
     """Seeds of each step size; they are not those of the comparison."""

@@ -47,13 +47,13 @@ class TinyConfig:
 
     layers: int = 3
     """Decoder layers."""
-    width: int = 96
+    width: int = 144
     """Hidden size."""
     heads: int = 4
     """Attention heads; they divide the width."""
     warm_batch: int = 128
     """Problems in a supervised step."""
-    warm_learning_rate: float = 2e-3
+    warm_learning_rate: float = 1e-3
     """Adam step size of the supervised steps."""
     warm_low: float = 0.34
     """Schooling stops at the first check with at least this greedy test accuracy ..."""
@@ -97,7 +97,7 @@ class TrainConfig:
     """Share of the buffer kept for older rollouts with reward > 0 (delta of positive bias)."""
     max_buffer_bytes: int = 0
     """Bound on the bytes of stored rollouts; 0 for none."""
-    updates: int = 2000
+    updates: int = 3000
     """Optimizer updates of the whole run; a finished run goes on if more are asked for."""
     learning_rate: float = 3e-5
     """AdamW step size, constant."""

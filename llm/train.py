@@ -44,7 +44,7 @@ from llm.run_folder import (
     replace_bytes,
     save_checkpoint,
 )
-from llm.scoring import micro_batches, padded, response_log_probs
+from llm.scoring import micro_batches, packed, response_log_probs, tree_length, trees
 from llm.settings import (
     TrainConfig,
     build_task,
@@ -221,16 +221,19 @@ def updated(run: Run, uses: list[Use], folder: Path) -> Step:
     """
     config, device = run.config, run.policy.model.device
     rollouts = [use.rollout for use in uses]
-    lengths = [len(rollout.prompt) + len(rollout.tokens) for rollout in rollouts]
+    prompts, responses = [r.prompt for r in rollouts], [r.tokens for r in rollouts]
+    branches = trees(prompts, responses)
+    lengths = [tree_length(tree, prompts, responses) for tree in branches]
     tokens = sum(len(rollout.tokens) for rollout in rollouts)
     objective = loss_function(config)
     log_ratios: list[Any] = [None] * len(rollouts)
     cut: list[Any] = [None] * len(rollouts)
-    total, cells = 0.0, 0
+    total, cells, filled = 0.0, 0, 0
     run.optimizer.zero_grad()
-    for members in micro_batches(lengths, config.micro_batch_tokens):
+    for group in micro_batches(lengths, config.micro_batch_tokens):
+        members = [i for tree in group for i in branches[tree]]
         part = [rollouts[i] for i in members]
-        batch = padded(
+        batch = packed(
             [r.prompt for r in part], [r.tokens for r in part], run.policy.pad_token, device
         )
         log_probs = response_log_probs(run.policy.model, batch, config.temperature)
@@ -245,6 +248,7 @@ def updated(run: Run, uses: list[Use], folder: Path) -> Step:
         value.backward()
         total += value.item()
         cells += batch.ids.numel()
+        filled += batch.filled
         logs, cuts = metrics.log_ratio.cpu().numpy(), metrics.cut.cpu().numpy()
         for row, i in enumerate(members):
             log_ratios[i] = logs[row, : len(rollouts[i].tokens)]
@@ -256,7 +260,7 @@ def updated(run: Run, uses: list[Use], folder: Path) -> Step:
             f"the last good checkpoint is {folder / 'checkpoint.pt'}"
         )
     run.optimizer.step()
-    return Step(total, norm, log_ratios, cut, 1 - sum(lengths) / cells)
+    return Step(total, norm, log_ratios, cut, 1 - filled / cells)
 
 
 def stored_log_probs(rollouts: list[Rollout], mask: torch.Tensor) -> torch.Tensor:

@@ -21,7 +21,7 @@ from llm.evaluate import greedy_pass1
 from llm.generate import Sampling
 from llm.generate.torch_backend import TorchGenerator
 from llm.policy import Policy
-from llm.scoring import padded, response_log_probs
+from llm.scoring import packed, response_log_probs
 from llm.settings import TinyConfig
 from llm.tasks import Task
 
@@ -76,7 +76,7 @@ def supervised_step(
         np.append(row, np.int32(policy.tokenizer.eos_token_id))
         for row in policy.encoded([problem.answer for problem in problems])
     ]
-    batch = padded(prompts, answers, policy.pad_token, policy.model.device)
+    batch = packed(prompts, answers, policy.pad_token, policy.model.device)
     loss = -response_log_probs(policy.model, batch).sum() / batch.mask.sum()
     optimizer.zero_grad()
     loss.backward()

@@ -11,7 +11,6 @@ import dataclasses
 import functools
 import json
 import platform
-import subprocess
 import sys
 import zlib
 from collections.abc import Iterator, Sequence
@@ -30,6 +29,7 @@ from sim.settings import SweepConfig, built, check, config_record, digest, resol
 from sim.table import Table
 from sim.train import Allocation, Lane
 from theory.command import run_command
+from theory.provenance import commit
 
 VERSION = "0.1.0"
 LARGE_CHUNK = 16 * WIDTH
@@ -57,16 +57,9 @@ def lane_of(config: SweepConfig, problem: Problem, design: Design, step: float, 
 @functools.cache
 def provenance() -> dict[str, str]:
     """Return the versions and the commit that rows are stamped with."""
-    root = Path(__file__).parent.parent
-    git = subprocess.run(
-        ["git", "-C", str(root), "describe", "--always", "--dirty", "--abbrev=12"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
     return {
         "version": VERSION,
-        "commit": git.stdout.strip() if git.returncode == 0 else "unknown",
+        "commit": commit(),
         "python": platform.python_version(),
         "jax": jax.__version__,
         "numpy": np.__version__,

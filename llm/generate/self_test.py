@@ -12,7 +12,7 @@ import torch
 
 from llm.generate import Generate, Sampling
 from llm.policy import Policy
-from llm.scoring import padded, response_log_probs
+from llm.scoring import packed, response_log_probs
 
 
 class Mismatch(NamedTuple):
@@ -46,7 +46,7 @@ def mismatch(
     """
     found = generate(prompts, num_generations, sampling)
     repeated = [prompt for prompt in prompts for _ in range(num_generations)]
-    batch = padded(repeated, found.tokens, policy.pad_token, policy.model.device)
+    batch = packed(repeated, found.tokens, policy.pad_token, policy.model.device)
     with torch.no_grad():
         scores = response_log_probs(policy.model, batch, sampling.temperature)
     stored = torch.from_numpy(np.concatenate(found.log_probs)).double()

@@ -8,7 +8,7 @@ from scipy import stats
 from llm.generate import Sampling
 from llm.generate.self_test import mismatch
 from llm.generate.torch_backend import TorchGenerator, nucleus
-from llm.scoring import micro_batches, padded, response_log_probs
+from llm.scoring import LONGEST_TREE, bins, micro_batches, packed, response_log_probs, trees
 
 
 def generator(policy, seed=0, **options):
@@ -78,7 +78,7 @@ def test_same_seed_same_rollouts(policy, prompts):
 
 def test_temperature_is_part_of_the_stored_log_probs(policy, prompts):
     found = generator(policy)(prompts, 2, Sampling(5, temperature=0.7))
-    batch = padded([prompts[i // 2] for i in range(8)], found.tokens, 0, torch.device("cpu"))
+    batch = packed([prompts[i // 2] for i in range(8)], found.tokens, 0, torch.device("cpu"))
     scored = response_log_probs(policy.model, batch, temperature=0.7)
     for row, stored in enumerate(found.log_probs):
         np.testing.assert_allclose(scored[row, : len(stored)].detach(), stored, atol=1e-5)
@@ -96,14 +96,67 @@ def test_scores_behind_the_end_are_zero_and_padding_changes_nothing(policy, prom
     lengths = [len(tokens) for tokens in found.tokens]
     assert len(set(lengths)) > 1
     repeated = [prompt for prompt in prompts for _ in range(4)]
-    batch = padded(repeated, found.tokens, policy.pad_token, torch.device("cpu"))
+    batch = packed(repeated, found.tokens, policy.pad_token, torch.device("cpu"))
     assert batch.mask.sum(dim=1).tolist() == lengths
     scores = response_log_probs(policy.model, batch).detach()
     assert not scores[~batch.mask].any()
-    single = padded(prompts[:1], found.tokens[:1], policy.pad_token, torch.device("cpu"))
-    assert single.attended.all()
+    single = packed(prompts[:1], found.tokens[:1], policy.pad_token, torch.device("cpu"))
+    assert single.visible is None
     expected = response_log_probs(policy.model, single).detach()[0]
     torch.testing.assert_close(scores[0, : lengths[0]], expected, atol=1e-6, rtol=0)
+
+
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+def test_rollouts_that_share_a_prompt_are_scored_as_each_alone(policy, prompts, attention):
+    policy.model.set_attn_implementation(attention)
+    rng = np.random.default_rng(1)
+    # Groups of 1 to 5 in a shuffled order, as a batch drawn from a buffer has them.
+    owners = rng.permutation(np.repeat(np.arange(4), [1, 5, 3, 2]))
+    responses = [rng.integers(2, 14, size=rng.integers(1, 9)).astype(np.int32) for _ in owners]
+    batch = packed([prompts[p] for p in owners], responses, policy.pad_token, torch.device("cpu"))
+    read = sum(len(prompt) for prompt in prompts) + sum(len(r) - 1 for r in responses)
+    assert batch.filled == read < batch.ids.numel()
+    scores = response_log_probs(policy.model, batch).detach()
+    for row, (owner, response) in enumerate(zip(owners, responses, strict=True)):
+        expected = alone(policy, prompts[owner], response)[np.arange(len(response)), response]
+        np.testing.assert_allclose(scores[row, : len(response)], expected, atol=1e-5)
+    policy.model.set_attn_implementation("sdpa")
+
+
+def test_gradients_through_a_shared_prompt_are_the_sum_of_those_alone(policy, prompts):
+    rng = np.random.default_rng(2)
+    responses = [rng.integers(2, 14, size=n).astype(np.int32) for n in (3, 1, 6)]
+    weights = list(policy.model.parameters())
+
+    def gradient(members):
+        batch = packed([prompts[0]] * len(members), members, 0, torch.device("cpu"))
+        policy.model.zero_grad()
+        response_log_probs(policy.model, batch).sum().backward()
+        return torch.cat([weight.grad.flatten() for weight in weights])
+
+    together = gradient(responses)
+    torch.testing.assert_close(
+        together, sum(gradient([response]) for response in responses), atol=1e-4, rtol=1e-4
+    )
+
+
+def test_a_long_tree_is_split_and_an_unknown_attention_refused(policy, prompts, monkeypatch):
+    response = np.full(500, 3, dtype=np.int32)
+    assert [len(tree) for tree in trees([prompts[0]] * 5, [response] * 5)] == [2, 2, 1]
+    longer = np.full(2 * LONGEST_TREE, 3, dtype=np.int32)
+    assert trees([prompts[0]] * 2, [longer] * 2) == [[0], [1]]
+    batch = packed([prompts[0]] * 2, [response[:3]] * 2, 0, torch.device("cpu"))
+    monkeypatch.setattr(policy.model.config, "_attn_implementation_internal", "other")
+    with pytest.raises(ValueError, match="attention 'other' is not supported"):
+        response_log_probs(policy.model, batch)
+
+
+def test_bins_hold_every_item_once_within_capacity():
+    lengths = np.random.default_rng(3).integers(1, 30, size=200).tolist()
+    found = bins(lengths, 30)
+    assert sorted(i for members in found for i in members) == list(range(200))
+    assert all(sum(lengths[i] for i in members) <= 30 for members in found)
+    assert len(found) <= 1.25 * sum(lengths) / 30
 
 
 def test_micro_batches_hold_every_index_once_within_the_bound():

@@ -165,7 +165,7 @@ def test_micro_batches_do_not_change_the_update(results):
         steps.append(updated(run, uses, results))
     assert steps[0].loss == pytest.approx(steps[1].loss, abs=1e-6)
     assert steps[0].gradient_norm == pytest.approx(steps[1].gradient_norm, rel=1e-4)
-    assert steps[1].padding_share < steps[0].padding_share
+    assert steps[1].padding_share <= steps[0].padding_share < 0.2
 
 
 def test_testing_does_not_change_training(results):
