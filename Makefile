@@ -25,5 +25,5 @@ bench: $(VENV)/.installed
 SHELL := /bin/bash
 $(VENV)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(INSTALL) --editable '.[sim,cluster,llm,tasks,dev]'
+	$(INSTALL) --editable '.[sim,cluster,llm,tasks,study,dev]'
 	touch $@

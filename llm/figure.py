@@ -1,6 +1,7 @@
 """The picture of one run: accuracy, reward, entropy, and what replay did to the rollouts."""
 
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -70,4 +71,17 @@ def draw_run(rows: list[dict[str, Any]], path: Path) -> None:
     ages, ess = ess_by_age(rows)
     axes[1, 3].plot(ages, ess, "o-", ms=3)
     axes[1, 3].set(title="effective sample size by age", xlabel="age, updates", ylim=(0, 1.05))
+    figure.savefig(path, dpi=90, metadata={"Software": None})
+
+
+def draw_curves(curves: Sequence[Sequence[tuple[float, float]]], path: Path) -> None:
+    """Draw the score of several seeds against compute."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(5, 3.2), layout="constrained")
+    axis = figure.subplots()
+    for place, curve in enumerate(curves):
+        axis.plot(*zip(*curve, strict=True), "o-", ms=2, label=f"seed {place}")
+    axis.set(xlabel="compute, training-cost units", ylabel="score")
+    axis.legend(fontsize=8)
     figure.savefig(path, dpi=90, metadata={"Software": None})

@@ -15,7 +15,7 @@ import json
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -109,14 +109,32 @@ class Step(NamedTuple):
     padding_share: float
 
 
-def train(run: Run, folder: Path, log: RunLog, show_progress: bool = True) -> None:
-    """Train to ``config.updates``, logging every update and saving checkpoints."""
+Tested = Callable[[dict[str, Any]], None]
+
+
+def train(
+    run: Run, folder: Path, log: RunLog, show_progress: bool = True, tested: Tested | None = None
+) -> None:
+    """Train to ``config.updates``, logging every update and saving checkpoints.
+
+    Args:
+        run: everything the loop works on.
+        folder: of the run.
+        log: open log of the run.
+        show_progress: show a bar.
+        tested: called with each line of the log that holds pass@1, those of an earlier process
+            too; what it raises ends the run.
+    """
     from tqdm import tqdm
 
     config, totals = run.config, run.totals
     if not (folder / "checkpoint.pt").exists():
         log.write({**record_of(run), **evaluated(run), "self_test": self_test(run)})
         checkpoint(run, folder, log)
+    if tested is not None:
+        for row in read_log(log.path):
+            if "pass1" in row:
+                tested(row)
     progress = tqdm(
         total=config.updates,
         initial=totals.updates,
@@ -140,12 +158,13 @@ def train(run: Run, folder: Path, log: RunLog, show_progress: bool = True) -> No
             totals.train_seconds += seconds["train"]
             with phase(seconds, "evaluate"):
                 scores = evaluated(run) if evaluation_due(run) else {}
-            log.write(
-                {**record_of(run), **measured(run, fresh, uses, step), **scores, "seconds": seconds}
-            )
+            row = {**record_of(run), **measured(run, fresh, uses, step), **scores}
+            log.write({**row, "seconds": seconds})
             if totals.updates % config.checkpoint_every == 0 or totals.updates == config.updates:
                 checkpoint(run, folder, log)
             show(progress, fresh, scores)
+            if tested is not None and scores:
+                tested(row)
 
 
 @contextmanager
@@ -490,8 +509,11 @@ def summary_of(rows: list[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
-def run_training(config: TrainConfig, progress: bool = True) -> Path:
-    """Run or resume a training and return its folder; no bar and no figure without ``progress``."""
+def run_training(config: TrainConfig, progress: bool = True, tested: Tested | None = None) -> Path:
+    """Run or resume a training and return its folder; no bar and no figure without ``progress``.
+
+    ``tested`` is called at every test of pass@1; see ``train``.
+    """
     check(config)
     if config.threads:
         torch.set_num_threads(config.threads)
@@ -502,7 +524,7 @@ def run_training(config: TrainConfig, progress: bool = True) -> Path:
             restore(run, state)
         done = None if state is None else run.totals.updates
         with RunLog(folder, done, not config.no_tensorboard) as log:
-            train(run, folder, log, progress)
+            train(run, folder, log, progress, tested)
         rows = read_log(folder / "log.jsonl")
         text = json.dumps(summary_of(rows), indent=2) + "\n"
         replace_bytes(folder / "summary.json", text.encode())

@@ -1,9 +1,11 @@
 """Which code made a result."""
 
+import functools
 import subprocess
 from pathlib import Path
 
 
+@functools.cache
 def commit() -> str:
     """Return the commit of this code, "-dirty" behind it if files differ; "unknown" without git."""
     git = subprocess.run(

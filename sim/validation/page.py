@@ -20,7 +20,7 @@ from sim.validation.judge import (
 )
 from sim.validation.measure import GEN_TRAIN_RATIOS, Runs, rollouts
 from sim.validation.predictors import PREDICTORS
-from sim.validation.score import Interval, Scores
+from sim.validation.score import Interval, Scores, design_cost, over_environments
 
 BEST = "finite_memory"
 TITLES = {
@@ -105,6 +105,8 @@ def page(table: dict, verdicts: Sequence[Verdicts], found: Sequence[Runs], half:
                     for name, one in by_name.items()
                 ]
                 lines += ["", f"Left out of the verdicts as undecided: {out:.0%}.", ""]
+    lines += beside_others(scored_ones)
+    lines += wrong_verdicts(scored_ones)
     lines += ["## Environments and budget", ""]
     lines += [
         "| family | environments | left out: trapped | beta | reference updates | "
@@ -125,6 +127,86 @@ def page(table: dict, verdicts: Sequence[Verdicts], found: Sequence[Runs], half:
             f"{sweep:.2e} | {pilot / sweep:.1%} |"
         )
     return "\n".join([*lines, ""])
+
+
+def beside_others(verdicts: Sequence[Verdicts]) -> list[str]:
+    """Return how far the best predictor is ahead of each other on the same cases."""
+    lines = [
+        f"## {BEST} beside each other predictor",
+        "",
+        "Step size tuned, batch fixed, environment by environment: mean regret of the other less "
+        f"that of {BEST}, and the same of verdicts right; above 0 is better than the other. The "
+        "share of pairs of environments and cost ratios where one's design costs less:",
+        "",
+        f"| other | regret saved | verdicts gained | {BEST} cheaper | other cheaper |",
+        "|---|---|---|---|---|",
+    ]
+    mine = regret_and_right(verdicts, BEST)
+    for name in PREDICTORS:
+        if name == BEST:
+            continue
+        other = regret_and_right(verdicts, name)
+        saved, gained = other[0] - mine[0], mine[1] - other[1]
+        lines.append(
+            f"| {name} | {percent(over_environments(saved))} | "
+            f"{percent(over_environments(gained))} | {np.mean(saved > 0):.0%} | "
+            f"{np.mean(saved < 0):.0%} |"
+        )
+    return [*lines, ""]
+
+
+def regret_and_right(verdicts: Sequence[Verdicts], name: str) -> tuple[np.ndarray, np.ndarray]:
+    """Return regret and whether the verdict is right, NaN if undecided, (environments, ratios)."""
+    pairs = [
+        list(
+            zip(
+                one.cases["tuned", "fixed_batch"],
+                one.choices["tuned", "fixed_batch", name],
+                strict=True,
+            )
+        )
+        for one in verdicts
+    ]
+    regret = [[case.regret(choice.design) for case, choice in row] for row in pairs]
+    right = [
+        [float(case.pays == choice.pays) if case.decided else np.nan for case, choice in row]
+        for row in pairs
+    ]
+    return np.array(regret), np.array(right)
+
+
+def wrong_verdicts(verdicts: Sequence[Verdicts]) -> list[str]:
+    """Return the decided cases that the best predictor gets wrong."""
+    lines = [
+        f"## Where {BEST}'s verdict is wrong",
+        "",
+        "Step size tuned, batch fixed. Cost of the best replay design over on-policy:",
+        "",
+        "| environment | beta | cost ratio mu | measured | predicted |",
+        "|---|---|---|---|---|",
+    ]
+    for one in verdicts:
+        arena, predicted = one.arenas["tuned"], one.predicted["tuned", BEST]
+        for case, choice in zip(
+            one.cases["tuned", "fixed_batch"],
+            one.choices["tuned", "fixed_batch", BEST],
+            strict=True,
+        ):
+            if not case.decided or case.pays == choice.pays:
+                continue
+            cost = {
+                design: float(
+                    design_cost(design, np.asarray(predicted[design]), case.gen_train_ratio)
+                )
+                for design in (arena.reference, *arena.replay)
+            }
+            ratio = min(cost[design] for design in arena.replay) / cost[arena.reference]
+            lines.append(
+                f"| {one.environment.id} | {one.environment.noise_to_batch:.2g} | "
+                f"{case.gen_train_ratio:g} | {case.ratio:.2f} [{case.low:.2f}, {case.high:.2f}] | "
+                f"{ratio:.2f} |"
+            )
+    return [*lines, ""]
 
 
 def draw(verdicts: Sequence[Verdicts], path: Path) -> None:
@@ -168,6 +250,8 @@ def draw(verdicts: Sequence[Verdicts], path: Path) -> None:
     for each, values in regrets.items():
         axes[1].plot(np.sort(values), np.linspace(0, 1, len(values)), label=each)
     axes[1].set_xscale("symlog", linthresh=0.05)
+    ticks = (-0.1, 0, 0.1, 1, 10)
+    axes[1].set_xticks(ticks, [f"{tick:.0%}" for tick in ticks])
     axes[1].set_xlabel("design regret, step size tuned, batch fixed")
     axes[1].set_ylabel("share of cases below")
     axes[1].legend(frameon=False, fontsize=8)

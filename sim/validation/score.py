@@ -230,6 +230,13 @@ def scores(cases: Sequence[Case], choices: Sequence[Choice]) -> Scores:
     )
 
 
+def over_environments(values: np.ndarray) -> Interval:
+    """Return the mean of (environments, cases), NaN left out, bootstrapped over environments."""
+    count = len(values)
+    picks = np.random.default_rng(0).integers(0, count, (RESAMPLES, count))
+    return interval(values, picks, known_mean)
+
+
 def known_mean(values: np.ndarray) -> np.ndarray:
     """Return the mean along the last axis of what is known, NaN where nothing is."""
     known = ~np.isnan(values)
