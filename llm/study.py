@@ -13,6 +13,7 @@ import json
 import math
 import multiprocessing
 import sys
+import tempfile
 import time
 import warnings
 from collections.abc import Callable, Iterable
@@ -185,15 +186,14 @@ def attach(trial: Trial, folder: Path) -> None:
     (folder / "artifacts").mkdir(exist_ok=True)
     store = FileSystemArtifactStore(folder / "artifacts")
     curves = trial.user_attrs["curves"]
-    stem = folder / f".trial-{trial.number}"
-    data, picture = stem.with_suffix(".json"), stem.with_suffix(".png")
-    data.write_text(json.dumps(curves))
-    draw_curves(curves, picture)
-    for path, kind in ((data, "application/json"), (picture, "image/png")):
-        upload_artifact(
-            artifact_store=store, file_path=str(path), study_or_trial=trial, mimetype=kind
-        )
-        path.unlink()
+    with tempfile.TemporaryDirectory() as name:
+        data, picture = Path(name) / "curves.json", Path(name) / "curves.png"
+        data.write_text(json.dumps(curves))
+        draw_curves(curves, picture)
+        for path, kind in ((data, "application/json"), (picture, "image/png")):
+            upload_artifact(
+                artifact_store=store, file_path=str(path), study_or_trial=trial, mimetype=kind
+            )
 
 
 def run_study(config: StudyConfig, progress: bool = True) -> optuna.Study:

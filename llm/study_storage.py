@@ -92,8 +92,11 @@ def opened_storage(
             storage = database(url, {"connect_args": {"timeout": 120}})
         return storage, lambda: KernelLock(lock_path)
     if url.startswith("postgresql"):
+        from sqlalchemy.pool import NullPool
+
         with KernelLock(lock_path):
-            storage = database(url, {"pool_pre_ping": True})
+            # A connection is open for the length of a call: none is left behind by a dead worker.
+            storage = database(url, {"poolclass": NullPool})
         return storage, lambda: advisory_lock(url, name)
     raise ValueError(f"storage must be empty, sqlite:///FILE or postgresql..., got {url!r}")
 
@@ -122,8 +125,9 @@ def database(url: str, options: dict[str, Any]) -> BaseStorage:
 def advisory_lock(url: str, name: str) -> Iterator[None]:
     """Hold PostgreSQL's lock of a study's name; a lost connection lets go of it."""
     import sqlalchemy
+    from sqlalchemy.pool import NullPool
 
-    engine = sqlalchemy.create_engine(url, poolclass=sqlalchemy.pool.NullPool)
+    engine = sqlalchemy.create_engine(url, poolclass=NullPool)
     with engine.connect() as connection:
         key = zlib.crc32(name.encode())
         connection.execute(sqlalchemy.text("SELECT pg_advisory_lock(:key)"), {"key": key})
