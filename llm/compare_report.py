@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from llm.run_folder import replace_bytes
 from llm.settings import TrainConfig
+from theory.run_folder import replace_text
 
 SMOOTHING = 3
 LAST = 5
@@ -270,9 +270,9 @@ def write_report(
     if measured.exists():
         # Measured by benchmarks/, not here.
         numbers["trl_speed_ratio"] = json.loads(measured.read_text()).get("trl_speed_ratio")
-    replace_bytes(measured, (json.dumps(numbers, indent=2) + "\n").encode())
+    replace_text(measured, json.dumps(numbers, indent=2) + "\n")
     draw(found, docs / "llm.png")
-    replace_bytes(docs / "llm.md", text(train, found, replay, tuning, numbers, equal).encode())
+    replace_text(docs / "llm.md", text(train, found, replay, tuning, numbers, equal))
 
 
 def text(

@@ -17,6 +17,8 @@ from typing import Any
 
 import torch
 
+from theory.run_folder import check_same, replace_bytes, saved_config
+
 
 @contextlib.contextmanager
 def opened(folder: Path, record: dict[str, Any]) -> Iterator[Path]:
@@ -27,56 +29,16 @@ def opened(folder: Path, record: dict[str, Any]) -> Iterator[Path]:
         OSError: if it cannot be made.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    saved, lock_path = folder / "config.json", folder / ".lock"
-    if saved.exists():
-        check_same(saved, record)
-    elif any(path not in (partial_of(saved), lock_path) for path in folder.iterdir()):
-        raise ValueError(f"{folder} holds files but no run's config.json; give another --id")
+    lock_path = folder / ".lock"
+    if (folder / "config.json").exists():
+        check_same(folder / "config.json", record)
     with open(lock_path, "w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise ValueError(f"{folder} is being written by another process") from None
-        if not saved.exists():
-            replace_bytes(saved, (json.dumps(record, indent=2) + "\n").encode())
+        saved_config(folder, record, beside=(lock_path,))
         yield folder
-
-
-def check_same(saved: Path, record: dict[str, Any]) -> None:
-    """Raise ValueError if a folder's saved config is another one."""
-    try:
-        found = json.loads(saved.read_text())
-    except ValueError:
-        raise ValueError(f"{saved} is not a run's config; give another --id") from None
-    if found != record:
-        names = sorted(k for k in {*found, *record} if found.get(k) != record.get(k))
-        raise ValueError(
-            f"{saved.parent} holds another config (different: {', '.join(names)}); "
-            "give another --id"
-        )
-
-
-def partial_of(path: Path) -> Path:
-    """Return where a file's next content is written before it takes its place."""
-    return path.with_name(f".{path.name}.partial")
-
-
-def replace_bytes(path: Path, content: bytes | memoryview) -> None:
-    """Write a whole file so that a reader sees the old content or the new, never a part.
-
-    Raises:
-        OSError: if the disk is full; the old file is as it was and no part is left behind.
-    """
-    partial = partial_of(path)
-    try:
-        with open(partial, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-    except OSError as error:
-        partial.unlink(missing_ok=True)
-        raise OSError(error.errno, error.strerror, str(path)) from None
-    os.replace(partial, path)
 
 
 def save_checkpoint(path: Path, state: dict[str, Any]) -> None:

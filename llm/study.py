@@ -25,7 +25,6 @@ import optuna
 from optuna.exceptions import ExperimentalWarning
 from optuna.trial import Trial, TrialState
 
-from llm.run_folder import check_same, replace_bytes
 from llm.study_settings import (
     StudyConfig,
     check,
@@ -38,6 +37,7 @@ from llm.study_storage import Presence, opened_storage, taken
 from llm.study_trial import Failed, Pruned, first_line, run_trial
 from theory.command import run_command
 from theory.provenance import commit
+from theory.run_folder import check_same, replace_text
 
 # A study whose first trials all fail is not going to find anything.
 FAILURES = 5
@@ -97,7 +97,7 @@ def prepared(config: StudyConfig, space: Space, first: dict[str, dict[str, Any]]
                 "--name"
             )
         if not (folder / "config.json").exists():
-            replace_bytes(folder / "config.json", (json.dumps(record, indent=2) + "\n").encode())
+            replace_text(folder / "config.json", json.dumps(record, indent=2) + "\n")
         known = len(study.get_trials(deepcopy=False))
         guesses = [] if config.no_first_guesses else with_same_together(first)
         for number in range(known, config.trials):

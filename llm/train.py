@@ -41,7 +41,6 @@ from llm.run_folder import (
     load_checkpoint,
     opened,
     read_log,
-    replace_bytes,
     save_checkpoint,
 )
 from llm.scoring import micro_batches, packed, response_log_probs, tree_length, trees
@@ -56,6 +55,7 @@ from llm.settings import (
 from llm.tasks import Problem, Task
 from llm.warm_start import tiny_folder
 from theory.command import run_command
+from theory.run_folder import replace_text
 
 FINAL_EVALUATIONS = 5
 SELF_TEST_PROMPTS = 8
@@ -527,7 +527,7 @@ def run_training(config: TrainConfig, progress: bool = True, tested: Tested | No
             train(run, folder, log, progress, tested)
         rows = read_log(folder / "log.jsonl")
         text = json.dumps(summary_of(rows), indent=2) + "\n"
-        replace_bytes(folder / "summary.json", text.encode())
+        replace_text(folder / "summary.json", text)
         if progress:
             draw_run(rows, folder / "figure.png")
     return folder

@@ -17,8 +17,9 @@ import numpy as np
 
 from sim.designs import Design, Plan, Prediction
 from sim.settings import SweepConfig
-from sim.table import csv_line, read_rows, replace_text
+from sim.table import csv_line, read_rows
 from theory.cost import cost_to_target
+from theory.run_folder import replace_text
 
 RESAMPLES = 2000
 MIN_REFERENCE_UPDATES = 200

@@ -1,10 +1,9 @@
 """The folder of one run: made for its config, and found again by the same config."""
 
-import json
 from pathlib import Path
 from typing import Any
 
-from sim.table import partial_of, replace_text
+from theory.run_folder import saved_config
 
 
 def opened(results: Path, name: str, default: str, record: dict[str, Any]) -> Path:
@@ -23,19 +22,5 @@ def opened(results: Path, name: str, default: str, record: dict[str, Any]) -> Pa
         raise ValueError(f"id must be a plain folder name, got {name!r}")
     folder = results / (name or default)
     folder.mkdir(parents=True, exist_ok=True)
-    saved = folder / "config.json"
-    if saved.exists():
-        try:
-            found = json.loads(saved.read_text())
-        except ValueError:
-            raise ValueError(f"{saved} is not a run's config; give another --id") from None
-        if found != record:
-            names = sorted(k for k in {*found, *record} if found.get(k) != record.get(k))
-            raise ValueError(
-                f"{folder} holds another config (different: {', '.join(names)}); give another --id"
-            )
-    elif any(path != partial_of(saved) for path in folder.iterdir()):
-        raise ValueError(f"{folder} holds files but no run's config.json; give another --id")
-    else:
-        replace_text(saved, json.dumps(record, indent=2) + "\n")
+    saved_config(folder, record)
     return folder

@@ -14,6 +14,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from types import TracebackType
 
+from theory.run_folder import replace_text
+
 
 class Table:
     """Append-only table of one run, a context manager that holds the lock.
@@ -97,18 +99,3 @@ def read_rows(path: Path) -> list[dict[str, str]]:
     """Return the rows of a table as dictionaries of text."""
     with open(path, newline="") as file:
         return list(csv.DictReader(file))
-
-
-def partial_of(path: Path) -> Path:
-    """Return where a file's next text is written before it takes its place; a kill may leave it."""
-    return path.with_name(f".{path.name}.partial")
-
-
-def replace_text(path: Path, text: str) -> None:
-    """Write a whole file so that a reader sees the old text or the new, never a part."""
-    partial = partial_of(path)
-    with open(partial, "w", newline="") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(partial, path)

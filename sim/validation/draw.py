@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sim.table import replace_text
 from sim.validation.environment import Environment, from_record
 from sim.validation.programs import keep_programs
 from sim.validation.suite import FAMILIES, SUITE, confirmed, drawn, screened, stratum
 from theory.command import run_command
+from theory.run_folder import replace_text
 
 # Fresh seeds may need fewer updates than the screening ones: a margin over LEAST_UPDATES.
 SAFE_UPDATES = 230

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import numpy as np
 
-from sim.table import replace_text
 from sim.validation.judge import (
     BATCH_RULES,
     GROUPS,
@@ -21,6 +20,7 @@ from sim.validation.judge import (
 from sim.validation.measure import GEN_TRAIN_RATIOS, Runs, rollouts
 from sim.validation.predictors import PREDICTORS
 from sim.validation.score import Interval, Scores, design_cost, over_environments
+from theory.run_folder import replace_text
 
 BEST = "finite_memory"
 TITLES = {

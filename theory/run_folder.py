@@ -1,0 +1,74 @@
+"""The folder of one run: its config, and files that are whole or not there.
+
+Every command that writes a folder of results uses this, so that a kill, a full disk or a second run
+with another config loses nothing. Standard library only.
+"""
+
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+
+def saved_config(folder: Path, record: dict[str, Any], beside: Sequence[Path] = ()) -> None:
+    """Save what defines a run in its folder, or check that this is the run that is there.
+
+    Args:
+        folder: of the run; it exists.
+        record: what defines the results, as JSON gives it back.
+        beside: files that may be there before the config is.
+
+    Raises:
+        ValueError: if the folder holds another config, or other files.
+        OSError: if it cannot be written.
+    """
+    saved = folder / "config.json"
+    if saved.exists():
+        check_same(saved, record)
+    elif any(path not in (partial_of(saved), *beside) for path in folder.iterdir()):
+        raise ValueError(f"{folder} holds files but no run's config.json; give another --id")
+    else:
+        replace_text(saved, json.dumps(record, indent=2) + "\n")
+
+
+def check_same(saved: Path, record: dict[str, Any]) -> None:
+    """Raise ValueError if a folder's saved config is another one."""
+    try:
+        found = json.loads(saved.read_text())
+    except ValueError:
+        raise ValueError(f"{saved} is not a run's config; give another --id") from None
+    if found != record:
+        names = sorted(k for k in {*found, *record} if found.get(k) != record.get(k))
+        raise ValueError(
+            f"{saved.parent} holds another config (different: {', '.join(names)}); "
+            "give another --id"
+        )
+
+
+def partial_of(path: Path) -> Path:
+    """Return where a file's next content is written before it takes its place."""
+    return path.with_name(f".{path.name}.partial")
+
+
+def replace_text(path: Path, text: str) -> None:
+    """Write a whole text file; see ``replace_bytes``."""
+    replace_bytes(path, text.encode())
+
+
+def replace_bytes(path: Path, content: bytes | memoryview) -> None:
+    """Write a whole file so that a reader sees the old content or the new, never a part.
+
+    Raises:
+        OSError: if the disk is full; the old file is as it was and no part is left behind.
+    """
+    partial = partial_of(path)
+    try:
+        with open(partial, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        partial.unlink(missing_ok=True)
+        raise OSError(error.errno, error.strerror, str(path)) from None
+    os.replace(partial, path)
