@@ -22,6 +22,13 @@ def saved_config(folder: Path, record: dict[str, Any], beside: Sequence[Path] = 
     Raises:
         ValueError: if the folder holds another config, or other files.
         OSError: if it cannot be written.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as name:
+    ...     saved_config(Path(name), {"seeds": 8})
+    ...     saved_config(Path(name), {"seeds": 8})
+    ...     print(*(Path(name) / "config.json").read_text().split())
+    { "seeds": 8 }
     """
     saved = folder / "config.json"
     if saved.exists():
@@ -33,7 +40,13 @@ def saved_config(folder: Path, record: dict[str, Any], beside: Sequence[Path] = 
 
 
 def check_same(saved: Path, record: dict[str, Any]) -> None:
-    """Raise ValueError if a folder's saved config is another one."""
+    """Raise ValueError if a folder's saved config is another one.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as name:
+    ...     saved_config(Path(name), {"seeds": 8})
+    ...     check_same(Path(name) / "config.json", {"seeds": 8})
+    """
     try:
         found = json.loads(saved.read_text())
     except ValueError:
@@ -47,12 +60,23 @@ def check_same(saved: Path, record: dict[str, Any]) -> None:
 
 
 def partial_of(path: Path) -> Path:
-    """Return where a file's next content is written before it takes its place."""
+    """Return where a file's next content is written before it takes its place.
+
+    >>> print(partial_of(Path("table.csv")))
+    .table.csv.partial
+    """
     return path.with_name(f".{path.name}.partial")
 
 
 def replace_text(path: Path, text: str) -> None:
-    """Write a whole text file; see ``replace_bytes``."""
+    """Write a whole text file; see ``replace_bytes``.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as name:
+    ...     replace_text(Path(name) / "a", "new")
+    ...     print([path.name for path in Path(name).iterdir()], (Path(name) / "a").read_text())
+    ['a'] new
+    """
     replace_bytes(path, text.encode())
 
 
@@ -61,6 +85,12 @@ def replace_bytes(path: Path, content: bytes | memoryview) -> None:
 
     Raises:
         OSError: if the disk is full; the old file is as it was and no part is left behind.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as name:
+    ...     replace_bytes(Path(name) / "a", b"new")
+    ...     print((Path(name) / "a").read_bytes())
+    b'new'
     """
     partial = partial_of(path)
     try:
