@@ -40,7 +40,14 @@ def saved_config(folder: Path, record: dict[str, Any], beside: Sequence[Path] = 
 
 
 def check_same(saved: Path, record: dict[str, Any]) -> None:
-    """Raise ValueError if a folder's saved config is another one.
+    """Check that a folder's saved config is the one given.
+
+    Args:
+        saved: the config's file.
+        record: what defines the results, as JSON gives it back.
+
+    Raises:
+        ValueError: if it is another one, naming what differs, or no config.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as name:
@@ -60,7 +67,13 @@ def check_same(saved: Path, record: dict[str, Any]) -> None:
 
 
 def partial_of(path: Path) -> Path:
-    """Return where a file's next content is written before it takes its place.
+    """Where a file's next content is written before it takes its place.
+
+    Args:
+        path: the file.
+
+    Returns:
+        A hidden path beside it.
 
     >>> print(partial_of(Path("table.csv")))
     .table.csv.partial
@@ -70,6 +83,10 @@ def partial_of(path: Path) -> Path:
 
 def replace_text(path: Path, text: str) -> None:
     """Write a whole text file; see ``replace_bytes``.
+
+    Args:
+        path: the file.
+        text: its content, written as UTF-8.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as name:
@@ -82,6 +99,10 @@ def replace_text(path: Path, text: str) -> None:
 
 def replace_bytes(path: Path, content: bytes | memoryview) -> None:
     """Write a whole file so that a reader sees the old content or the new, never a part.
+
+    Args:
+        path: the file.
+        content: its content.
 
     Raises:
         OSError: if the disk is full; the old file is as it was and no part is left behind.
