@@ -150,7 +150,7 @@ def uninterrupted(tmp_path_factory):
 
 def workers_of(process):
     listed = subprocess.run(
-        ["ps", "-A", "-o", "pid=,ppid=,args="], capture_output=True, text=True, check=True
+        ["ps", "-ww", "-A", "-o", "pid=,ppid=,args="], capture_output=True, text=True, check=True
     )
     lines = [line.split(None, 2) for line in listed.stdout.splitlines()]
     return [
@@ -193,11 +193,7 @@ def killed_worker(process, results, rng):
         assert re.fullmatch(r"error: worker process \d+ was killed by SIGKILL .*", said)
 
 
-KILLS = [
-    (1, killed_parent),
-    (2, killed_parent),
-    pytest.param(2, killed_worker, marks=pytest.mark.slow),
-]
+KILLS = [(1, killed_parent), (2, killed_parent), (2, killed_worker)]
 
 
 def size_of_table(results):
