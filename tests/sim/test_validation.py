@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import math
+import re
 import signal
 import subprocess
 import sys
@@ -210,6 +211,33 @@ def test_smoke_writes_a_page_whose_numbers_are_those_of_its_json(smoke):
     text = (folder / "validation.md").read_text()
     best = table["tuned"]["fixed_batch"]["all"]["finite_memory"]["median_regret"]["value"]
     assert f"| finite_memory | {best:.1%}".replace("%", " %") in text
+
+
+def test_the_page_compares_case_by_case_and_lists_wrong_verdicts(smoke):
+    folder, _, found = smoke
+    text = (folder / "validation.md").read_text()
+    [one] = [judged(runs) for runs in found.values()]
+    cases = one.cases["tuned", "fixed_batch"]
+    mine = one.choices["tuned", "fixed_batch", "finite_memory"]
+    for name in set(PREDICTORS) - {"finite_memory"}:
+        other = one.choices["tuned", "fixed_batch", name]
+        saved = [
+            case.regret(theirs.design) - case.regret(ours.design)
+            for case, ours, theirs in zip(cases, mine, other, strict=True)
+        ]
+        [row] = re.findall(rf"^\| {name} \| (\S+) % .* \| (\S+)% \| (\S+)% \|$", text, re.MULTILINE)
+        assert float(row[0]) == pytest.approx(100 * np.mean(saved), abs=0.051)
+        assert float(row[1]) == pytest.approx(100 * np.mean(np.array(saved) > 0), abs=0.51)
+        assert float(row[2]) == pytest.approx(100 * np.mean(np.array(saved) < 0), abs=0.51)
+    wrong = [
+        f"{case.gen_train_ratio:g}"
+        for case, choice in zip(cases, mine, strict=True)
+        if case.decided and case.pays != choice.pays
+    ]
+    section = text.split("verdict is wrong")[1].split("## ")[0]
+    assert (
+        re.findall(rf"^\| {one.environment.id} \| \S+ \| (\S+) \|", section, re.MULTILINE) == wrong
+    )
 
 
 def test_every_design_is_priced_on_all_its_seeds_under_both_protocols(smoke):
