@@ -8,6 +8,8 @@ as it is and with changes to it that were tried:
     replay factor     U = g U_L8 for all replay designs, log g with prior spread 0.2
     shared noise      a share of the noise is common to the rollouts of one update, fitted
 
+Then, environment by environment, the error of log U, replay over on-policy, of the law as it is.
+
     python -m benchmarks.law_variants results/validate-judgement-a0b04825f2
 """
 
@@ -103,7 +105,12 @@ def main(folder: str) -> None:
         "shared noise": variant(False, True),
     }
     found = runs_of(Path(folder))
-    shown(found, laws)
+    verdicts = shown(found, laws)
+    for one in verdicts:
+        if not one.trapped:
+            error = errors(one, "as it is")
+            rms = np.sqrt(np.mean(error**2))
+            print(f"{one.environment.id:24s} mean {error.mean():+.2f}, root mean square {rms:.2f}")
 
     def long_pilot(runs: Runs, design: Design) -> Measured:
         return judge.measured_at(runs, "price", design, "tuned")
@@ -112,7 +119,7 @@ def main(folder: str) -> None:
     shown(found, {"long pilot": finite_memory})
 
 
-def shown(found: Sequence[Runs], laws: dict) -> None:
+def shown(found: Sequence[Runs], laws: dict) -> list[judge.Verdicts]:
     judge.PREDICTORS.clear()
     judge.PREDICTORS.update(laws)
     verdicts = [judge.judged(runs) for runs in found]
@@ -130,6 +137,19 @@ def shown(found: Sequence[Runs], laws: dict) -> None:
                 ),
                 flush=True,
             )
+    return verdicts
+
+
+def errors(one: judge.Verdicts, name: str) -> np.ndarray:
+    """Return log predicted over measured updates, both over on-policy, of the replay designs."""
+    arena, predicted = one.arenas["tuned"], one.predicted["tuned", name]
+    ratios = [
+        predicted[design]
+        / predicted[arena.reference]
+        / (arena.runs[design].mean / arena.runs[arena.reference].mean)
+        for design in arena.replay
+    ]
+    return np.log(ratios)
 
 
 if __name__ == "__main__":
