@@ -8,28 +8,14 @@ averaged over the last SMOOTHING tests so that one lucky test does not end a run
 import dataclasses
 import json
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
+from llm.compare_report import SMOOTHING
 from llm.settings import TrainConfig, resolved, run_name
+from llm.study_settings import Watch
 from theory.cost import update_cost
-
-SMOOTHING = 3
-
-
-class Watch(Protocol):
-    """Takes (compute, score) of a run that may cost up to ``max_cost``; raises to end it."""
-
-    max_cost: float
-
-    def __call__(self, cost: float, score: float) -> None:
-        """Take a measurement."""
-        ...
-
-    def note(self, text: str) -> None:
-        """Take a word on the run."""
-        ...
 
 
 def cost_to_target(

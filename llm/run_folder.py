@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from theory.run_folder import check_same, replace_bytes, saved_config
+from theory.run_folder import check_folder, replace_bytes, saved_config
 
 
 @contextlib.contextmanager
@@ -30,8 +30,7 @@ def opened(folder: Path, record: dict[str, Any]) -> Iterator[Path]:
     """
     folder.mkdir(parents=True, exist_ok=True)
     lock_path = folder / ".lock"
-    if (folder / "config.json").exists():
-        check_same(folder / "config.json", record)
+    check_folder(folder, record, beside=(lock_path,))
     with open(lock_path, "w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

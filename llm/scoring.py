@@ -192,6 +192,18 @@ def attention_mask(model: Any, visible: Tensor) -> Tensor:
     raise ValueError(f"attention {kind!r} is not supported: load the model with sdpa or eager")
 
 
+def rollout_batches(
+    prompts: Sequence[np.ndarray], responses: Sequence[np.ndarray], max_tokens: int
+) -> list[list[int]]:
+    """Return the indices of rollouts in ``micro_batches`` that keep trees whole."""
+    branches = trees(prompts, responses)
+    lengths = [tree_length(tree, prompts, responses) for tree in branches]
+    return [
+        [i for tree in group for i in branches[tree]]
+        for group in micro_batches(lengths, max_tokens)
+    ]
+
+
 def micro_batches(lengths: Sequence[int], max_tokens: int) -> list[list[int]]:
     """Return the indices of trees in groups of similar length, the longest group last.
 

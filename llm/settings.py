@@ -10,6 +10,8 @@ from typing import Any, Literal
 
 from llm.buffer import Draw, positive_places
 from llm.tasks import Style, Task, addition, countdown, modular
+from theory.command import with_preset
+from theory.run_folder import check_plain_name
 
 TaskName = Literal["addition", "modular", "countdown", "gym", "data"]
 LossName = Literal["grpo", "dual_clip", "reinforce", "asymre", "cispo", "m2po"]
@@ -206,13 +208,7 @@ NOT_IDENTITY = (
 
 def resolved(config: TrainConfig) -> TrainConfig:
     """Return the config with the preset's values where the flags were left at their defaults."""
-    default = TrainConfig()
-    chosen = {
-        name: value
-        for name, value in PRESETS[config.preset].items()
-        if getattr(config, name) == getattr(default, name)
-    }
-    return dataclasses.replace(config, **chosen)
+    return with_preset(config, PRESETS[config.preset])
 
 
 def config_record(config: TrainConfig) -> dict[str, Any]:
@@ -293,8 +289,7 @@ def check(config: TrainConfig) -> None:
             raise ValueError(
                 f"passk must be from 1 to passk_samples = {config.passk_samples}, got {k}"
             )
-    if config.id and (Path(config.id).name != config.id or config.id.startswith(".")):
-        raise ValueError(f"id must be a plain folder name, got {config.id!r}")
+    check_plain_name("id", config.id)
     if config.preset == "paper" and config.model == "tiny":
         raise ValueError("preset = 'paper' needs --model, a model that reads English")
     check_design(config)

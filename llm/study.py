@@ -132,7 +132,10 @@ def work(config: StudyConfig, space: Space, number: int) -> None:
                 return
             with presence.beating(trial):
                 point = space.suggested(trial)
-                for name, value in {**point.record(), "commit": commit()}.items():
+                for name, value in {
+                    **point.record(),
+                    "commit": commit(Path(__file__).parent),
+                }.items():
                     trial.set_user_attr(name, value)
                 run = partial(run_trial, trial, config, point, objective, best)
                 end_trial(study, trial, run, None if config.no_artifacts else folder)

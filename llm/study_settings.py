@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Literal, Protocol, cast
 
 from llm.study_space import SpaceConfig
+from theory.run_folder import check_plain_name
 
 Goal = Literal["cost", "pareto"]
 
@@ -142,8 +143,9 @@ def check(config: StudyConfig) -> None:
         raise ValueError(f"slack must be finite and >= 1, got {config.slack}")
     if not math.isfinite(config.target):
         raise ValueError(f"target must be finite, got {config.target}")
-    if not config.name or Path(config.name).name != config.name or config.name.startswith("."):
-        raise ValueError(f"name must be a plain folder name, got {config.name!r}")
+    if not config.name:
+        raise ValueError("name must be a plain folder name, got ''")
+    check_plain_name("name", config.name)
     options_of(config)
     resolved_objective(config.objective)
 

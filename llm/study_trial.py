@@ -44,7 +44,7 @@ class Progress:
         self.curve: list[tuple[float, float]] = []
         self._rung = 0
         # A trial taken up again has reported some of it.
-        self._known = set(trial.study.trials[trial.number].intermediate_values)
+        self._known = set(trial.study.get_trials(deepcopy=False)[trial.number].intermediate_values)
 
     def __call__(self, cost: float, score: float) -> None:
         """Take a measurement; raise Ended, Pruned or Failed if the run is over."""

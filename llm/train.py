@@ -43,7 +43,7 @@ from llm.run_folder import (
     read_log,
     save_checkpoint,
 )
-from llm.scoring import micro_batches, packed, response_log_probs, tree_length, trees
+from llm.scoring import packed, response_log_probs, rollout_batches
 from llm.settings import (
     TrainConfig,
     build_task,
@@ -241,16 +241,13 @@ def updated(run: Run, uses: list[Use], folder: Path) -> Step:
     config, device = run.config, run.policy.model.device
     rollouts = [use.rollout for use in uses]
     prompts, responses = [r.prompt for r in rollouts], [r.tokens for r in rollouts]
-    branches = trees(prompts, responses)
-    lengths = [tree_length(tree, prompts, responses) for tree in branches]
-    tokens = sum(len(rollout.tokens) for rollout in rollouts)
+    tokens = sum(len(response) for response in responses)
     objective = loss_function(config)
     log_ratios: list[Any] = [None] * len(rollouts)
     cut: list[Any] = [None] * len(rollouts)
     total, cells, filled = 0.0, 0, 0
     run.optimizer.zero_grad()
-    for group in micro_batches(lengths, config.micro_batch_tokens):
-        members = [i for tree in group for i in branches[tree]]
+    for members in rollout_batches(prompts, responses, config.micro_batch_tokens):
         part = [rollouts[i] for i in members]
         batch = packed(
             [r.prompt for r in part], [r.tokens for r in part], run.policy.pad_token, device

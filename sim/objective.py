@@ -18,6 +18,7 @@ from sim.validation.environment import Environment
 from sim.validation.measure import STEPS_PER_BLOCK
 from sim.validation.suite import suite
 from theory.cost import cost_to_target as cost_of
+from theory.cost import update_cost
 
 # Longest stay of a rollout that the compiled program has room for, updates.
 MAX_HORIZON = 32
@@ -66,7 +67,7 @@ def cost_to_target(
     def cost(updates: int) -> float:
         return float(cost_of(updates, *design, gen_train_ratio, start="growing"))
 
-    per_update = design[0] + gen_train_ratio * design[1]
+    per_update = float(update_cost(design[0], design[1], gen_train_ratio))
     lane = Lane(
         batch_size=design[0],
         rollouts_per_update=design[1],

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from theory.run_folder import saved_config
+from theory.run_folder import check_plain_name, saved_config
 
 
 def opened(results: Path, name: str, default: str, record: dict[str, Any]) -> Path:
@@ -18,8 +18,7 @@ def opened(results: Path, name: str, default: str, record: dict[str, Any]) -> Pa
     Raises:
         ValueError: if the name is not plain, or the folder holds another config or other files.
     """
-    if name and (Path(name).name != name or name.startswith(".")):
-        raise ValueError(f"id must be a plain folder name, got {name!r}")
+    check_plain_name("id", name)
     folder = results / (name or default)
     folder.mkdir(parents=True, exist_ok=True)
     saved_config(folder, record)

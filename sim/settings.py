@@ -5,7 +5,7 @@ import hashlib
 import json
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Literal
 
 import numpy as np
 
@@ -20,6 +20,7 @@ from sim.knobs import (
     QuadraticKnobs,
 )
 from sim.problems import Problem
+from theory.command import with_preset
 
 
 @dataclass(frozen=True)
@@ -86,20 +87,6 @@ SMOKE = {
     "max_updates": 1500,
 }
 NOT_IDENTITY = ("smoke", "processes", "engine", "ray_address", "results", "id")
-
-
-Config = TypeVar("Config")
-
-
-def with_preset(config: Config, preset: dict[str, Any]) -> Config:
-    """Return the config with the preset's values where it has its class's defaults."""
-    default = type(config)()
-    small = {
-        name: value
-        for name, value in preset.items()
-        if getattr(config, name) == getattr(default, name)
-    }
-    return dataclasses.replace(config, **small)  # pyright: ignore[reportArgumentType]
 
 
 def resolved(config: SweepConfig) -> SweepConfig:

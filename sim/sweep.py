@@ -59,7 +59,7 @@ def provenance() -> dict[str, str]:
     """Return the versions and the commit that rows are stamped with."""
     return {
         "version": VERSION,
-        "commit": commit(),
+        "commit": commit(Path(__file__).parent),
         "python": platform.python_version(),
         "jax": jax.__version__,
         "numpy": np.__version__,

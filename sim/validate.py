@@ -15,7 +15,7 @@ from typing import Any, Literal, NamedTuple
 
 from sim.engines import EngineName, check_engine, scattered
 from sim.run_folder import opened
-from sim.settings import digest, with_preset
+from sim.settings import digest
 from sim.sweep import provenance
 from sim.table import Table
 from sim.validation.environment import Environment, from_record
@@ -25,7 +25,7 @@ from sim.validation.page import write_page
 from sim.validation.programs import keep_programs
 from sim.validation.steps import step_size
 from sim.validation.suite import suite
-from theory.command import run_command
+from theory.command import run_command, with_preset
 
 
 @dataclass(frozen=True)

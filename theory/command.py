@@ -8,13 +8,15 @@ an error nobody foresaw keeps its traceback, because that is a bug in the projec
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import io
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 Command = tuple[type, Callable[[Any], int | None]]
+Config = TypeVar("Config")
 
 _ANSI = re.compile(r"\x1b\[[0-9;]*m")
 _RULE = re.compile(r"^[─━\-]{4,}$")
@@ -57,6 +59,33 @@ def run_command(
         return _failure(_sentence(error))
     sys.stderr.write(captured.getvalue())
     return _outcome(function, config)
+
+
+def with_preset(config: Config, preset: Mapping[str, Any]) -> Config:
+    """The config with a preset's values where its fields were left at their defaults.
+
+    Args:
+        config: a frozen dataclass whose fields all have defaults.
+        preset: values by field name.
+
+    Returns:
+        The same kind of config; what was given beside the preset wins over it.
+
+    >>> from dataclasses import dataclass
+    >>> @dataclass(frozen=True)
+    ... class Run:
+    ...     seeds: int = 8
+    ...     updates: int = 100
+    >>> with_preset(Run(updates=7), {"seeds": 2, "updates": 5})
+    Run(seeds=2, updates=7)
+    """
+    default = type(config)()
+    chosen = {
+        name: value
+        for name, value in preset.items()
+        if getattr(config, name) == getattr(default, name)
+    }
+    return dataclasses.replace(config, **chosen)  # pyright: ignore[reportArgumentType]
 
 
 def _parsed(

@@ -6,14 +6,20 @@ from pathlib import Path
 
 
 @functools.cache
-def commit() -> str:
-    """Return the commit of this code, "-dirty" behind it if files differ; "unknown" without git.
+def commit(folder: Path) -> str:
+    """The commit of the code in a folder, asked for once a process.
 
-    >>> bool(commit())
-    True
+    Args:
+        folder: any folder of the checkout.
+
+    Returns:
+        Twelve digits or a tag, "-dirty" behind it if files differ; "unknown" without git.
+
+    >>> commit(Path("/"))
+    'unknown'
     """
     git = subprocess.run(
-        ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty", "--abbrev=12"],
+        ["git", "-C", str(folder), "describe", "--always", "--dirty", "--abbrev=12"],
         capture_output=True,
         text=True,
         check=False,

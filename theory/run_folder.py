@@ -11,6 +11,52 @@ from pathlib import Path
 from typing import Any
 
 
+def check_plain_name(what: str, name: str) -> None:
+    """Check that a name given for a folder is one, and not a path out of its place.
+
+    Args:
+        what: what is named, for the error.
+        name: the name; empty: none was given.
+
+    Returns:
+        Nothing.
+
+    Raises:
+        ValueError: if it has a slash, or a dot in front.
+
+    >>> check_plain_name("id", "../up")
+    Traceback (most recent call last):
+    ValueError: id must be a plain folder name, got '../up'
+    """
+    if name and (Path(name).name != name or name.startswith(".")):
+        raise ValueError(f"{what} must be a plain folder name, got {name!r}")
+
+
+def check_folder(folder: Path, record: dict[str, Any], beside: Sequence[Path] = ()) -> None:
+    """Check that a folder is empty or holds this run, and write nothing.
+
+    Args:
+        folder: of the run; it exists.
+        record: what defines the results, as JSON gives it back.
+        beside: files that may be there before the config is.
+
+    Returns:
+        Nothing.
+
+    Raises:
+        ValueError: if the folder holds another config, or other files.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as name:
+    ...     check_folder(Path(name), {"seeds": 8})
+    """
+    saved = folder / "config.json"
+    if saved.exists():
+        check_same(saved, record)
+    elif any(path not in (partial_of(saved), *beside) for path in folder.iterdir()):
+        raise ValueError(f"{folder} holds files but no run's config.json; give another --id")
+
+
 def saved_config(folder: Path, record: dict[str, Any], beside: Sequence[Path] = ()) -> None:
     """Save what defines a run in its folder, or check that this is the run that is there.
 
@@ -18,6 +64,9 @@ def saved_config(folder: Path, record: dict[str, Any], beside: Sequence[Path] = 
         folder: of the run; it exists.
         record: what defines the results, as JSON gives it back.
         beside: files that may be there before the config is.
+
+    Returns:
+        Nothing.
 
     Raises:
         ValueError: if the folder holds another config, or other files.
@@ -30,12 +79,9 @@ def saved_config(folder: Path, record: dict[str, Any], beside: Sequence[Path] = 
     ...     print(*(Path(name) / "config.json").read_text().split())
     { "seeds": 8 }
     """
+    check_folder(folder, record, beside)
     saved = folder / "config.json"
-    if saved.exists():
-        check_same(saved, record)
-    elif any(path not in (partial_of(saved), *beside) for path in folder.iterdir()):
-        raise ValueError(f"{folder} holds files but no run's config.json; give another --id")
-    else:
+    if not saved.exists():
         replace_text(saved, json.dumps(record, indent=2) + "\n")
 
 
@@ -45,6 +91,9 @@ def check_same(saved: Path, record: dict[str, Any]) -> None:
     Args:
         saved: the config's file.
         record: what defines the results, as JSON gives it back.
+
+    Returns:
+        Nothing.
 
     Raises:
         ValueError: if it is another one, naming what differs, or no config.
@@ -88,6 +137,9 @@ def replace_text(path: Path, text: str) -> None:
         path: the file.
         text: its content, written as UTF-8.
 
+    Returns:
+        Nothing.
+
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as name:
     ...     replace_text(Path(name) / "a", "new")
@@ -103,6 +155,9 @@ def replace_bytes(path: Path, content: bytes | memoryview) -> None:
     Args:
         path: the file.
         content: its content.
+
+    Returns:
+        Nothing.
 
     Raises:
         OSError: if the disk is full; the old file is as it was and no part is left behind.

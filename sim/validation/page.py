@@ -19,7 +19,7 @@ from sim.validation.judge import (
 )
 from sim.validation.measure import GEN_TRAIN_RATIOS, Runs, rollouts
 from sim.validation.predictors import PREDICTORS
-from sim.validation.score import Interval, Scores, design_cost, over_environments
+from sim.validation.score import Interval, Scores, outcomes, over_environments, predicted_costs
 from theory.run_folder import replace_text
 
 BEST = "finite_memory"
@@ -141,11 +141,11 @@ def beside_others(verdicts: Sequence[Verdicts]) -> list[str]:
         f"| other | regret saved | verdicts gained | {BEST} cheaper | other cheaper |",
         "|---|---|---|---|---|",
     ]
-    mine = regret_and_right(verdicts, BEST)
+    mine = outcomes_of(verdicts, BEST)
     for name in PREDICTORS:
         if name == BEST:
             continue
-        other = regret_and_right(verdicts, name)
+        other = outcomes_of(verdicts, name)
         saved, gained = other[0] - mine[0], mine[1] - other[1]
         lines.append(
             f"| {name} | {percent(over_environments(saved))} | "
@@ -155,24 +155,11 @@ def beside_others(verdicts: Sequence[Verdicts]) -> list[str]:
     return [*lines, ""]
 
 
-def regret_and_right(verdicts: Sequence[Verdicts], name: str) -> tuple[np.ndarray, np.ndarray]:
-    """Return regret and whether the verdict is right, NaN if undecided, (environments, ratios)."""
-    pairs = [
-        list(
-            zip(
-                one.cases["tuned", "fixed_batch"],
-                one.choices["tuned", "fixed_batch", name],
-                strict=True,
-            )
-        )
-        for one in verdicts
-    ]
-    regret = [[case.regret(choice.design) for case, choice in row] for row in pairs]
-    right = [
-        [float(case.pays == choice.pays) if case.decided else np.nan for case, choice in row]
-        for row in pairs
-    ]
-    return np.array(regret), np.array(right)
+def outcomes_of(verdicts: Sequence[Verdicts], name: str) -> tuple[np.ndarray, np.ndarray]:
+    """Return regret and whether the verdict is right, step size tuned, batch fixed."""
+    cases = [case for one in verdicts for case in one.cases["tuned", "fixed_batch"]]
+    choices = [choice for one in verdicts for choice in one.choices["tuned", "fixed_batch", name]]
+    return outcomes(cases, choices)
 
 
 def wrong_verdicts(verdicts: Sequence[Verdicts]) -> list[str]:
@@ -194,12 +181,7 @@ def wrong_verdicts(verdicts: Sequence[Verdicts]) -> list[str]:
         ):
             if not case.decided or case.pays == choice.pays:
                 continue
-            cost = {
-                design: float(
-                    design_cost(design, np.asarray(predicted[design]), case.gen_train_ratio)
-                )
-                for design in (arena.reference, *arena.replay)
-            }
+            cost = predicted_costs(arena, "fixed_batch", predicted, case.gen_train_ratio)
             ratio = min(cost[design] for design in arena.replay) / cost[arena.reference]
             lines.append(
                 f"| {one.environment.id} | {one.environment.noise_to_batch:.2g} | "
@@ -234,21 +216,10 @@ def draw(verdicts: Sequence[Verdicts], path: Path) -> None:
     axes[0].set_xlabel(f"updates predicted / on-policy ({name})")
     axes[0].set_ylabel("updates measured / on-policy")
     axes[0].legend(frameon=False)
-    regrets = {
-        each: [
-            case.regret(choice.design)
-            for one in verdicts
-            if not one.trapped
-            for case, choice in zip(
-                one.cases["tuned", "fixed_batch"],
-                one.choices["tuned", "fixed_batch", each],
-                strict=True,
-            )
-        ]
-        for each in PREDICTORS
-    }
-    for each, values in regrets.items():
-        axes[1].plot(np.sort(values), np.linspace(0, 1, len(values)), label=each)
+    scored_ones = [one for one in verdicts if not one.trapped]
+    for each in PREDICTORS:
+        values = np.sort(outcomes_of(scored_ones, each)[0], axis=None)
+        axes[1].plot(values, np.linspace(0, 1, len(values)), label=each)
     axes[1].set_xscale("symlog", linthresh=0.05)
     ticks = (-0.1, 0, 0.1, 1, 10)
     axes[1].set_xticks(ticks, [f"{tick:.0%}" for tick in ticks])

@@ -171,15 +171,22 @@ class Choice(NamedTuple):
     pays: bool
 
 
-def chosen(
+def predicted_costs(
     arena: Arena, batch: BatchRule, updates: Mapping[Design, float], gen_train_ratio: float
-) -> Choice:
-    """Return the choice of a predictor that gives updates; designs it leaves out are not taken."""
-    costs = {
+) -> dict[Design, float]:
+    """Return what a predictor's updates cost, of the designs that may be chosen and it gives."""
+    return {
         design: float(design_cost(design, np.asarray(updates[design]), gen_train_ratio))
         for design in arena.choices(batch)
         if np.isfinite(updates.get(design, np.inf))
     }
+
+
+def chosen(
+    arena: Arena, batch: BatchRule, updates: Mapping[Design, float], gen_train_ratio: float
+) -> Choice:
+    """Return the choice of a predictor that gives updates; designs it leaves out are not taken."""
+    costs = predicted_costs(arena, batch, updates, gen_train_ratio)
     best = min(costs, key=lambda design: costs[design])
     return Choice(best, best in arena.replay)
 
@@ -215,14 +222,8 @@ def scores(cases: Sequence[Case], choices: Sequence[Choice]) -> Scores:
         cases: those of one environment after another, the same number of each.
         choices: one a case.
     """
-    pairs = list(zip(cases, choices, strict=True))
-    environments = len({case.environment for case in cases})
-    regret = np.array([case.regret(choice.design) for case, choice in pairs])
-    right = np.array(
-        [float(case.pays == choice.pays) if case.decided else np.nan for case, choice in pairs]
-    )
-    regret, right = regret.reshape(environments, -1), right.reshape(environments, -1)
-    picks = np.random.default_rng(0).integers(0, environments, (RESAMPLES, environments))
+    regret, right = outcomes(cases, choices)
+    picks = resampled(len(regret))
     return Scores(
         interval(regret, picks, lambda some: np.median(some, axis=-1)),
         interval(regret, picks, lambda some: np.percentile(some, 90, axis=-1)),
@@ -230,11 +231,30 @@ def scores(cases: Sequence[Case], choices: Sequence[Choice]) -> Scores:
     )
 
 
+def outcomes(cases: Sequence[Case], choices: Sequence[Choice]) -> tuple[np.ndarray, np.ndarray]:
+    """Return regret, and whether the verdict is right, NaN if undecided: (environments, cases).
+
+    Args:
+        cases: those of one environment after another, the same number of each.
+        choices: one a case.
+    """
+    pairs = list(zip(cases, choices, strict=True))
+    environments = len({case.environment for case in cases})
+    regret = np.array([case.regret(choice.design) for case, choice in pairs])
+    right = np.array(
+        [float(case.pays == choice.pays) if case.decided else np.nan for case, choice in pairs]
+    )
+    return regret.reshape(environments, -1), right.reshape(environments, -1)
+
+
+def resampled(environments: int) -> np.ndarray:
+    """Return the environments of every resample, (RESAMPLES, environments)."""
+    return np.random.default_rng(0).integers(0, environments, (RESAMPLES, environments))
+
+
 def over_environments(values: np.ndarray) -> Interval:
     """Return the mean of (environments, cases), NaN left out, bootstrapped over environments."""
-    count = len(values)
-    picks = np.random.default_rng(0).integers(0, count, (RESAMPLES, count))
-    return interval(values, picks, known_mean)
+    return interval(values, resampled(len(values)), known_mean)
 
 
 def known_mean(values: np.ndarray) -> np.ndarray:
