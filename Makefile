@@ -7,16 +7,19 @@ VENV := .venv
 PY := $(VENV)/bin/python
 INSTALL := $(PY) -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
+# A file's tests stay together: they share what they compile.
+SPREAD := --numprocesses auto --maxprocesses 8 --dist loadfile
+
 .PHONY: run test test-full bench
 run: $(VENV)/.installed
 	$(PY) -m sim.sweep $(ARGS)
 
 test: $(VENV)/.installed
-	$(PY) -m pytest $(ARGS)
+	$(PY) -m pytest $(SPREAD) $(ARGS)
 
 test-full: $(VENV)/.installed
 	mkdir -p docs/checks
-	set -o pipefail; $(PY) -m pytest -m "" --durations=15 $(ARGS) 2>&1 | tee docs/checks/test-full.log
+	set -o pipefail; $(PY) -m pytest $(SPREAD) -m "" --durations=15 $(ARGS) 2>&1 | tee docs/checks/test-full.log
 
 bench: $(VENV)/.installed
 	$(INSTALL) --editable '.[benchmarks]'

@@ -18,6 +18,9 @@ Array = jax.Array
 
 MAX_CAPACITY = 2**16 - 1
 
+BLOCK = 512
+STAGE = 32
+
 
 class Buffer(NamedTuple):
     """Stored rollouts with leading axes (rows, width), and the policy version of each row."""
@@ -111,16 +114,36 @@ def drawn_ranks(
 def without_repeats(candidate: Array, last: Array, replace: Array) -> Array:
     """Return candidates (T, L, width) with repeats replaced by ``last``, unless replace (L,)."""
     lead, width = candidate.shape[:-1], candidate.shape[-1]
-    by_entry = candidate.reshape(-1, width).T
-    last_by_entry = last.reshape(-1, width).T
-    keep = jnp.broadcast_to(replace, lead).ravel()
+    draws = candidate.size // width
+    blocks = -(-draws // BLOCK)
 
-    def step(i, chosen):
-        repeated = jnp.any(chosen == by_entry[i], axis=0) & ~keep
-        return chosen.at[i].set(jnp.where(repeated, last_by_entry[i], by_entry[i]))
+    def blocked(leaf: Array) -> Array:
+        flat = leaf.reshape(draws, -1)
+        return jnp.pad(flat, ((0, blocks * BLOCK - draws), (0, 0))).reshape(blocks, BLOCK, -1)
 
-    chosen = jax.lax.fori_loop(0, width, step, jnp.full_like(by_entry, -1))
-    return chosen.T.reshape(candidate.shape)
+    def block_without_repeats(block: tuple[Array, Array, Array]) -> Array:
+        by_entry, last_by_entry, keep = (leaf.T for leaf in block)
+
+        def stage(first: int, chosen: Array) -> Array:
+            # Entries not yet drawn hold no rank: those beyond the stage need no comparison.
+            end = min(first + STAGE, width)
+
+            def step(i, chosen):
+                repeated = jnp.any(chosen[:end] == by_entry[i], axis=0) & ~keep[0]
+                return chosen.at[i].set(jnp.where(repeated, last_by_entry[i], by_entry[i]))
+
+            return jax.lax.fori_loop(first, end, step, chosen)
+
+        chosen = jnp.full_like(by_entry, jnp.iinfo(jnp.uint16).max)
+        for first in range(0, width, STAGE):
+            chosen = stage(first, chosen)
+        return chosen.T
+
+    # Ranks fit in 16 bits, and a block of draws in the cache over all its comparisons.
+    ranks = (blocked(candidate.astype(jnp.uint16)), blocked(last.astype(jnp.uint16)))
+    keep = blocked(jnp.broadcast_to(replace, lead))
+    chosen = jax.lax.map(block_without_repeats, (*ranks, keep))
+    return chosen.reshape(-1, width)[:draws].reshape(candidate.shape).astype(jnp.int32)
 
 
 def locate(rank: Array, rollouts_per_update: Array, tick: Array, rows: int) -> tuple[Array, Array]:
