@@ -3,28 +3,33 @@
 `python -m llm.compare` tunes the learning rate of on-policy training at the reference batch and at
 a quarter of it on seeds of their own, trains every setting at every seed with a budget that costs
 the same at one cost ratio, and writes the comparison with its picture. Every run is a folder of
-``llm.train``; what is finished is not done again, and what was interrupted goes on.
+``llm.train``; what was interrupted goes on. What the comparison needs of a finished run is a line
+of ``llm_runs.jsonl`` beside the report, and such a run is not done again, its folder there or not.
 """
 
 import dataclasses
-import hashlib
+import functools
 import json
-import multiprocessing
+import os
 import sys
-from collections.abc import Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 
-from llm.compare_report import LAST, Curves, curves_of, write_report
+from llm.compare_report import LAST, Curves, curves_of, run_summary, write_report
+from llm.many_runs import prepare_policy, quietly, run_all, short_hash
 from llm.run_folder import read_log
-from llm.settings import TrainConfig, build_task, check, config_record, resolved
+from llm.settings import TrainConfig, check, config_record, resolved
 from theory.command import run_command
 from theory.cost import update_cost
+from theory.run_folder import replace_text
 
+Key = TypeVar("Key", bound=Hashable)
 TUNING_SEED = 1000
+RECORD = "llm_runs.jsonl"
 REFERENCE, QUARTER = "on-policy", "on-policy, quarter batch"
 
 
@@ -65,7 +70,7 @@ class CompareConfig:
     results: Path = Path("results")
     """Folder of the runs and of the cache of policies."""
     docs: Path = Path("docs")
-    """Where llm.md, llm.json and llm.png go."""
+    """Where llm.md, llm.json, llm.png and the record of the runs go."""
     smoke: bool = False
     """Seconds instead of hours: few updates of a smaller policy; shows that it runs, no more."""
 
@@ -116,58 +121,43 @@ def run_config(
     return dataclasses.replace(chosen, id=f"{label}-lr{learning_rate:g}-s{seed}-{digest}")
 
 
-def short_hash(record: dict) -> str:
-    """Return a short hash of plain data."""
-    return hashlib.sha256(json.dumps(record, sort_keys=True).encode()).hexdigest()[:8]
+def recorded_runs(docs: Path) -> dict[str, dict]:
+    """Return the summary of every finished run, by its id."""
+    path = docs / RECORD
+    return {row["id"]: row for row in read_log(path)} if path.exists() else {}
 
 
-def finished(config: TrainConfig) -> bool:
-    """Whether a run has ended with all its updates."""
-    summary = config.results / config.id / "summary.json"
-    return summary.exists() and json.loads(summary.read_text())["updates"] >= config.updates
+def mend_record(docs: Path) -> None:
+    """Cut off a line that was torn, that the next one does not continue it."""
+    path = docs / RECORD
+    text = path.read_text() if path.exists() else ""
+    if text and not text.endswith("\n"):
+        replace_text(path, text[: text.rfind("\n") + 1])
 
 
-def run_one(config: TrainConfig) -> None:
-    """Run or resume one training in a worker process, in silence."""
-    import transformers
-
-    from llm.train import run_training
-
-    transformers.logging.set_verbosity_error()
-    transformers.logging.disable_progress_bar()
-    run_training(config, progress=False)
-
-
-def run_all(configs: Sequence[TrainConfig], workers: int, what: str) -> None:
-    """Run what is not finished, some at a time; the first failure stops the rest.
-
-    One at a time runs in this process.
-    """
-    from tqdm import tqdm
-
-    todo = [config for config in configs if not finished(config)]
-    progress = tqdm(total=len(configs), initial=len(configs) - len(todo), unit="run", desc=what)
-    if workers == 1:
-        with progress:
-            for config in todo:
-                run_one(config)
-                progress.update()
-        return
-    context = multiprocessing.get_context("spawn")
-    with progress, ProcessPoolExecutor(workers, mp_context=context) as pool:
-        running = [pool.submit(run_one, config) for config in todo]
-        try:
-            for ended in as_completed(running):
-                ended.result()
-                progress.update()
-        except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise
+def run_and_record(docs: Path, config: TrainConfig) -> None:
+    """Run or resume a training, and add its summary to the record."""
+    quietly(config)
+    rows = read_log(config.results / config.id / "log.jsonl")
+    line = json.dumps({"id": config.id, **run_summary(rows)}) + "\n"
+    # One write a run, at the end of the file, whoever else writes.
+    file = os.open(docs / RECORD, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+    try:
+        os.write(file, line.encode())
+    finally:
+        os.close(file)
 
 
-def rows_of(config: TrainConfig) -> list[dict]:
-    """Return the log of a finished run."""
-    return read_log(config.results / config.id / "log.jsonl")
+def curves_by_group(
+    config: CompareConfig, groups: Mapping[Key, Sequence[TrainConfig]], what: str
+) -> dict[Key, Curves]:
+    """Run what is not on record, and return the curves of each group of seeds."""
+    every = [run for group in groups.values() for run in group]
+    known = recorded_runs(config.docs)
+    run = functools.partial(run_and_record, config.docs)
+    run_all(every, lambda one: one.id in known, run, config.workers, what)
+    known = recorded_runs(config.docs)
+    return {key: curves_of([known[run.id] for run in group]) for key, group in groups.items()}
 
 
 def tuned(config: CompareConfig, setting: Setting) -> tuple[float, dict[float, float]]:
@@ -177,17 +167,15 @@ def tuned(config: CompareConfig, setting: Setting) -> tuple[float, dict[float, f
         rate: [run_config(config, setting, rate, seed) for seed in seeds]
         for rate in config.learning_rates
     }
-    run_all([run for group in runs.values() for run in group], config.workers, "learning rates")
-    final = {
-        rate: float(np.mean(curves_of([rows_of(run) for run in group]).pass1[:, -LAST:]))
-        for rate, group in runs.items()
-    }
+    found = curves_by_group(config, runs, "learning rates")
+    final = {rate: float(np.mean(curves.pass1[:, -LAST:])) for rate, curves in found.items()}
     return max(final, key=lambda rate: final[rate]), final
 
 
 def compared(config: CompareConfig) -> None:
     """Run everything and write the report."""
     settings = settings_of(config)
+    mend_record(config.docs)
     prepare_policy(config.train, config.results)
     rates: dict[str, float] = {}
     tuning: dict[str, dict[float, float]] = {}
@@ -200,26 +188,10 @@ def compared(config: CompareConfig) -> None:
         ]
         for setting in settings
     }
-    run_all([run for group in runs.values() for run in group], config.workers, "comparison")
-    found: dict[str, Curves] = {
-        setting.name: curves_of([rows_of(run) for run in group]) for setting, group in runs.items()
-    }
+    curves = curves_by_group(config, runs, "comparison")
+    found = {setting.name: one for setting, one in curves.items()}
     replay = [setting.name for setting in settings if setting.replay]
     write_report(config.docs, config.train, found, replay, tuning, config.equal_cost_ratio)
-
-
-def prepare_policy(train: TrainConfig, results: Path) -> None:
-    """School the tiny policy once, before many processes ask for it."""
-    import torch
-
-    from llm.warm_start import tiny_folder
-
-    if train.model != "tiny":
-        return
-    torch.set_num_threads(1)
-    record = dataclasses.asdict(train.task)
-    length = train.max_completion_length
-    tiny_folder(build_task(train.task), record, train.tiny, length, results / "policies")
 
 
 SMOKE = {

@@ -16,13 +16,14 @@ from typing import Any
 
 import numpy as np
 
+from llm.many_runs import SMOOTHING
 from llm.settings import TrainConfig
 from theory.run_folder import replace_text
 
-SMOOTHING = 3
 LAST = 5
 RESAMPLES = 1000
 LIFT = 0.35
+PER_SEED = ("pass1", "seconds", "passk8", "passk1", "entropy", "clip_share", "zero_variance", "ess")
 
 
 @dataclass(frozen=True)
@@ -64,35 +65,42 @@ class Curves:
         return np.arange(len(self.pass1))
 
 
-def curves_of(logs: Sequence[list[dict[str, Any]]]) -> Curves:
-    """Return the curves of one setting from the logs of its seeds."""
+def run_summary(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Return what the comparison keeps of one run's log, as plain data of a few kilobytes."""
+    scored = [row for row in rows if "pass1" in row]
+    sampled = [row["passk"] for row in rows if "passk" in row]
+    elapsed = np.cumsum([sum(row.get("seconds", {}).values()) for row in rows])
+    ages = [row["by_age"] for row in rows if "by_age" in row]
 
-    def tested(name: str) -> list[list[dict[str, Any]]]:
-        return [[row for row in rows if name in row] for rows in logs]
+    def mean_of(some: Sequence[dict[str, Any]], name: str) -> float:
+        return float(np.mean([row[name] for row in some if name in row]))
 
-    def mean_of(rows: list[dict[str, Any]], name: str) -> float:
-        return float(np.mean([row[name] for row in rows if name in row]))
+    return {
+        "updates": rows[-1]["update"],
+        "pass1": [round(row["pass1"], 5) for row in scored],
+        "cost": {mu: [round(row["cost"][mu], 2) for row in scored] for mu in scored[0]["cost"]},
+        "seconds": [
+            round(float(t), 2) for t, row in zip(elapsed, rows, strict=True) if "pass1" in row
+        ],
+        "passk8": [round(row["8"], 5) for row in sampled],
+        "passk1": [round(row["1"], 5) if "1" in row else None for row in sampled],
+        "entropy": mean_of(rows[-max(1, len(rows) // 10) :], "entropy"),
+        "clip_share": mean_of(rows, "clip_share"),
+        "zero_variance": mean_of(rows, "zero_variance_share"),
+        "ess": float(np.mean([np.average(a["ess"], weights=a["rollouts"]) for a in ages])),
+    }
 
-    def elapsed(rows: list[dict[str, Any]]) -> list[float]:
-        total = np.cumsum([sum(row.get("seconds", {}).values()) for row in rows])
-        return [float(t) for t, row in zip(total, rows, strict=True) if "pass1" in row]
 
-    def mean_ess(rows: list[dict[str, Any]]) -> float:
-        ages = [row["by_age"] for row in rows if "by_age" in row]
-        return float(np.mean([np.average(a["ess"], weights=a["rollouts"]) for a in ages]))
+def curves_of(runs: Sequence[dict[str, Any]]) -> Curves:
+    """Return the curves of one setting from the summaries of its seeds."""
 
-    scored, sampled = tested("pass1"), tested("passk")
+    def stacked(name: str) -> np.ndarray:
+        return np.array([run[name] for run in runs], dtype=float)
+
     return Curves(
-        pass1=np.array([[row["pass1"] for row in rows] for rows in scored]),
-        cost={mu: np.array([row["cost"][mu] for row in scored[0]]) for mu in scored[0][0]["cost"]},
-        passk8=np.array([[row["passk"]["8"] for row in rows] for rows in sampled]),
-        passk1=np.array([[row["passk"].get("1", np.nan) for row in rows] for rows in sampled]),
-        entropy=np.array([mean_of(rows[-max(1, len(rows) // 10) :], "entropy") for rows in logs]),
-        clip_share=np.array([mean_of(rows, "clip_share") for rows in logs]),
-        zero_variance=np.array([mean_of(rows, "zero_variance_share") for rows in logs]),
-        ess=np.array([mean_ess(rows) for rows in logs]),
-        seconds=np.array([elapsed(rows) for rows in logs]),
-        updates=logs[0][-1]["update"],
+        cost={mu: np.array(cost) for mu, cost in runs[0]["cost"].items()},
+        updates=runs[0]["updates"],
+        **{name: stacked(name) for name in PER_SEED},
     )
 
 

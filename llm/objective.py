@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from llm.compare_report import SMOOTHING
+from llm.many_runs import SMOOTHING
 from llm.settings import TrainConfig, resolved, run_name
 from llm.study_settings import Watch
 from theory.cost import update_cost

@@ -2,11 +2,20 @@
 
 import dataclasses
 import json
+import shutil
 
 import numpy as np
 import pytest
 
-from llm.compare import CompareConfig, Setting, checked, main, run_config, settings_of
+from llm.compare import (
+    CompareConfig,
+    Setting,
+    checked,
+    main,
+    recorded_runs,
+    run_config,
+    settings_of,
+)
 from llm.compare_report import Curves, cost_to_reach, cross_chosen, headline, saving
 from llm.settings import TrainConfig
 from theory.cost import update_cost
@@ -140,6 +149,17 @@ def test_smoke_runs_resumes_and_keeps_what_others_measured(tmp_path, capsys):
     assert main(flags) == 0
     assert runs == {p: p.stat().st_mtime_ns for p in (tmp_path / "results").rglob("log.jsonl")}
     assert (docs / "llm.md").read_text() == text
+    # The record alone gives the report again; a torn line is one run that is done again.
+    shutil.rmtree(tmp_path / "results")
+    assert main(flags) == 0
+    assert (docs / "llm.md").read_text() == text
+    assert not list((tmp_path / "results").rglob("log.jsonl"))
+    record = docs / "llm_runs.jsonl"
+    lines = record.read_text().splitlines(keepends=True)
+    record.write_text("".join(lines[:-1]) + lines[-1][:-20])
+    assert main(flags) == 0
+    assert len(list((tmp_path / "results").rglob("log.jsonl"))) == 1
+    assert sorted(json.loads(x)["id"] for x in lines) == sorted(recorded_runs(docs))
     assert "report:" in capsys.readouterr().out
 
 
