@@ -6,9 +6,11 @@ import json
 import multiprocessing
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -266,15 +268,11 @@ def postgresql(tmp_path):
     if not found:
         pytest.skip("PostgreSQL is not installed")
     tools = found[-1].parent
-    data = tmp_path / "postgresql"
-    data.mkdir()
-    # The server refuses to run as root.
+    # The server refuses to run as root, and its user may not enter root's test folders.
     user = ["runuser", "-u", "postgres", "--"] if os.getuid() == 0 else []
+    data = Path(tempfile.mkdtemp(prefix="postgresql-"))
     if user:
-        for path in [data, *data.parents][:4]:
-            if path.stat().st_uid == 0 and path != Path("/tmp"):
-                path.chmod(0o755)
-        subprocess.run(["chown", "-R", "postgres", str(data)], check=True)
+        shutil.chown(data, "postgres")
 
     def run(*command):
         subprocess.run([*user, *command], check=True, capture_output=True, cwd="/tmp")
@@ -289,6 +287,7 @@ def postgresql(tmp_path):
         yield f"postgresql+psycopg://tester@localhost:{port}/postgres"
     finally:
         run(str(tools / "pg_ctl"), "-D", str(data), "-m", "immediate", "stop")
+        shutil.rmtree(data)
 
 
 def run_quietly(config):
