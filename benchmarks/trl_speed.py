@@ -6,7 +6,7 @@ loops, tests left out, log lines and checkpoint included. TRL gets the settings 
 here: no reference model, no gradient checkpointing, no reports, one pass over every rollout.
 
     python benchmarks/trl_speed.py            prints ratio and curves
-    python benchmarks/trl_speed.py --save     and writes them to benchmarks/trl_speed.json
+    python benchmarks/trl_speed.py --save     and saves them beside this file and in docs/llm.json
 """
 
 import dataclasses
@@ -26,6 +26,7 @@ import tyro
 from datasets import Dataset
 from trl import GRPOConfig, GRPOTrainer
 
+from llm.compare_report import save_numbers
 from llm.evaluate import greedy_pass1
 from llm.generate import Sampling
 from llm.generate.torch_backend import TorchGenerator
@@ -197,6 +198,8 @@ def main(config: Config) -> None:
             "pass1": curves,
         }
         Path(__file__).with_suffix(".json").write_text(json.dumps(record, indent=2) + "\n")
+        docs = Path(__file__).parents[1] / "docs"
+        save_numbers(docs, {"trl_speed_ratio": round(float(np.median(ratio)), 3)})
 
 
 if __name__ == "__main__":

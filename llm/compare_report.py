@@ -9,7 +9,7 @@ quoted at its own luck. Intervals are 95 % percentile bootstraps over seeds, cho
 """
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,8 +22,19 @@ from theory.run_folder import replace_text
 
 LAST = 5
 RESAMPLES = 1000
-LIFT = 0.35
-PER_SEED = ("pass1", "seconds", "passk8", "passk1", "entropy", "clip_share", "zero_variance", "ess")
+PER_SEED = ("pass1", "passk8", "passk1", "entropy", "clip_share", "zero_variance", "ess")
+# Headline numbers of docs/llm.json that benchmarks/ measures: what they are, and the command.
+MEASURED_ELSEWHERE = {
+    "trl_speed_ratio": ("rollouts trained per second over TRL's", "benchmarks/trl_speed.py"),
+    "learns_minutes": (
+        "minutes of the tiny preset to pass@1 up by 0.35, slower of on-policy and replay",
+        "benchmarks/tiny_preset.py",
+    ),
+    "final_pass1": (
+        "pass@1 at its end, lower of on-policy and replay",
+        "benchmarks/tiny_preset.py",
+    ),
+}
 
 
 @dataclass(frozen=True)
@@ -32,8 +43,7 @@ class Curves:
 
     pass1: (S, E). cost: by cost ratio, (E,), the same for all seeds. passk8: (S, K), pass@8.
     passk1: (S, K), pass@1 at temperature 1. entropy: (S,), mean of the last tenth of updates.
-    clip_share, zero_variance, ess: (S,), means over the run. seconds: (S, E), measured from the
-    start, tests included. updates: of the run.
+    clip_share, zero_variance, ess: (S,), means over the run. updates: of the run.
     """
 
     pass1: np.ndarray
@@ -44,7 +54,6 @@ class Curves:
     clip_share: np.ndarray
     zero_variance: np.ndarray
     ess: np.ndarray
-    seconds: np.ndarray
     updates: int
 
     def final_pass1(self, seeds: np.ndarray) -> np.ndarray:
@@ -69,7 +78,6 @@ def run_summary(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Return what the comparison keeps of one run's log, as plain data of a few kilobytes."""
     scored = [row for row in rows if "pass1" in row]
     sampled = [row["passk"] for row in rows if "passk" in row]
-    elapsed = np.cumsum([sum(row.get("seconds", {}).values()) for row in rows])
     ages = [row["by_age"] for row in rows if "by_age" in row]
 
     def mean_of(some: Sequence[dict[str, Any]], name: str) -> float:
@@ -79,9 +87,6 @@ def run_summary(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
         "updates": rows[-1]["update"],
         "pass1": [round(row["pass1"], 5) for row in scored],
         "cost": {mu: [round(row["cost"][mu], 2) for row in scored] for mu in scored[0]["cost"]},
-        "seconds": [
-            round(float(t), 2) for t, row in zip(elapsed, rows, strict=True) if "pass1" in row
-        ],
         "passk8": [round(row["8"], 5) for row in sampled],
         "passk1": [round(row["1"], 5) if "1" in row else None for row in sampled],
         "entropy": mean_of(rows[-max(1, len(rows) // 10) :], "entropy"),
@@ -186,9 +191,6 @@ def headline(
         mine, own = found[name].passk8[:, -1][half], base.passk8[:, -1][half]
         return np.median(mine, axis=-1) - np.median(own, axis=-1)
 
-    plain = [reference, replay[0]]
-    minutes = [minutes_to_lift(found[name]) for name in plain]
-    final = [float(found[name].final_pass1(found[name].all_seeds)) for name in plain]
     return {
         "saving_at_baseline_accuracy": {
             mu: with_interval(best_saving(mu), seeds) for mu in base.cost
@@ -198,21 +200,19 @@ def headline(
             "gen_train_ratio": equal_cost,
             **with_interval(lambda chosen: cross_chosen(gain, replay, chosen), seeds),
         },
-        "trl_speed_ratio": None,
-        "learns_minutes": None if None in minutes else max(m for m in minutes if m is not None),
-        "final_pass1": round(min(final), 4),
         "seeds": seeds,
     }
 
 
-def minutes_to_lift(curves: Curves) -> float | None:
-    """Return the median over seeds of the minutes until pass@1 is up by LIFT; None if never."""
-    minutes = []
-    for scores, seconds in zip(curves.pass1, curves.seconds, strict=True):
-        reached = np.flatnonzero(scores >= scores[0] + LIFT)
-        minutes.append(seconds[reached[0]] / 60 if len(reached) else np.inf)
-    median = float(np.median(minutes))
-    return round(median, 2) if np.isfinite(median) else None
+def numbers_of(docs: Path) -> dict[str, Any]:
+    """Return the headline numbers on disk, none if there are none."""
+    path = docs / "llm.json"
+    return json.loads(path.read_text()) if path.exists() else {}
+
+
+def save_numbers(docs: Path, numbers: Mapping[str, Any]) -> None:
+    """Put headline numbers in place of those on disk, and leave the others."""
+    replace_text(docs / "llm.json", json.dumps(numbers_of(docs) | numbers, indent=2) + "\n")
 
 
 def quartiles(values: np.ndarray) -> str:
@@ -273,12 +273,9 @@ def write_report(
 ) -> None:
     """Write llm.md, llm.json and llm.png."""
     reference, equal = next(iter(found)), f"{equal_cost_ratio:g}"
-    numbers = headline(found, replay, reference, equal)
-    measured = docs / "llm.json"
-    if measured.exists():
-        # Measured by benchmarks/, not here.
-        numbers["trl_speed_ratio"] = json.loads(measured.read_text()).get("trl_speed_ratio")
-    replace_text(measured, json.dumps(numbers, indent=2) + "\n")
+    save_numbers(docs, headline(found, replay, reference, equal))
+    numbers = dict.fromkeys(MEASURED_ELSEWHERE) | numbers_of(docs)
+    save_numbers(docs, numbers)
     draw(found, docs / "llm.png")
     replace_text(docs / "llm.md", text(train, found, replay, tuning, numbers, equal))
 
@@ -333,7 +330,16 @@ def text(
         best = max(final, key=lambda rate: final[rate])
         edge = " (on the grid's edge)" if best in (min(final), max(final)) else ""
         parts.append(f"- {name}: {tried}; chosen {best:g}{edge}")
-    parts += ["", "Replay settings train with the reference's learning rate."]
+    parts += [
+        "",
+        "Replay settings train with the reference's learning rate.",
+        "",
+        "Measured apart, each command on an otherwise idle machine of 2 cores:",
+        "",
+    ]
+    for name, (label, command) in MEASURED_ELSEWHERE.items():
+        value = "not measured" if numbers[name] is None else f"{numbers[name]:.3g}"
+        parts.append(f"- {label}: {value} (`python {command} --save`)")
     return "\n".join(parts) + "\n"
 
 

@@ -34,7 +34,6 @@ def curves(pass1, cost, passk8=0.5):
         clip_share=one,
         zero_variance=one,
         ess=one,
-        seconds=np.tile(np.arange(pass1.shape[1]) * 60.0, (seeds, 1)),
         updates=100,
     )
 
@@ -114,9 +113,6 @@ def test_headline_schema():
     assert set(numbers) == {
         "saving_at_baseline_accuracy",
         "passk_gain",
-        "trl_speed_ratio",
-        "learns_minutes",
-        "final_pass1",
         "seeds",
     }
     assert set(numbers["saving_at_baseline_accuracy"]) == {"1", "5.28"}
@@ -126,8 +122,6 @@ def test_headline_schema():
     part = numbers["saving_at_baseline_accuracy"]["1"]
     assert part["low"] == part["value"] == part["high"] == pytest.approx(0.45, abs=0.02)
     assert numbers["passk_gain"]["value"] == 0
-    assert numbers["learns_minutes"] == pytest.approx(14)
-    assert numbers["final_pass1"] == 0.8
     missed = headline(found, ["y=4 N=B"], "on-policy", "5.28")
     assert missed["saving_at_baseline_accuracy"]["1"]["value"] is None
 
@@ -141,6 +135,9 @@ def test_smoke_runs_resumes_and_keeps_what_others_measured(tmp_path, capsys):
     assert main(flags) == 0
     text, numbers = (docs / "llm.md").read_text(), json.loads((docs / "llm.json").read_text())
     assert numbers["trl_speed_ratio"] == 2.5
+    assert numbers["learns_minutes"] is numbers["final_pass1"] is None
+    assert {"saving_at_baseline_accuracy", "passk_gain", "seeds"} < set(numbers)
+    assert "over TRL's: 2.5 (`python benchmarks/trl_speed.py --save`)" in text
     for setting in settings_of(checked(CompareConfig(smoke=True))):
         assert f"| {setting.name} |" in text
     assert (docs / "llm.png").stat().st_size > 10_000
