@@ -1,5 +1,5 @@
 # make run        set up .venv and sweep replay designs in the simulator (ARGS="--smoke" for a quick one)
-# make test       set up .venv and run the tests (17 minutes on 2 cores)
+# make test       set up .venv and run the tests (8 minutes on 2 cores)
 # make test-full  the same with the stated sizes, log in docs/checks/
 # make bench      simulator speed beside NumPy, numba and flashbax
 PYTHON ?= python3

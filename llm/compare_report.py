@@ -212,7 +212,7 @@ def numbers_of(docs: Path) -> dict[str, Any]:
 
 def save_numbers(docs: Path, numbers: Mapping[str, Any]) -> None:
     """Put headline numbers in place of those on disk, and leave the others."""
-    replace_text(docs / "llm.json", json.dumps(numbers_of(docs) | numbers, indent=2) + "\n")
+    replace_text(docs / "llm.json", json.dumps({**numbers_of(docs), **numbers}, indent=2) + "\n")
 
 
 def quartiles(values: np.ndarray) -> str:
