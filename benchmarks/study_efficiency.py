@@ -15,6 +15,7 @@ is priced on many fresh seeds: what counts is what it truly costs, not what a lu
 """
 
 import dataclasses
+import functools
 import json
 import math
 import multiprocessing
@@ -32,7 +33,7 @@ from optuna.trial import TrialState
 from llm.study import run_study
 from llm.study_settings import StudyConfig
 from llm.study_space import Point, SpaceConfig
-from sim.lanes import run_lanes
+from sim.lanes import Runner, compiled_runner, run_lanes
 from sim.objective import prepared
 from sim.train import Lane
 from sim.validation.environment import Environment
@@ -55,11 +56,11 @@ SCREEN, AGAIN, PRICE, STUDY = 10_000, 20_000, 30_000, 40_000
 class Config:
     """Search the simulator and count trials."""
 
-    environments: int = 5
-    """How many: the first of the suite that are eligible."""
-    repeats: int = 20
+    environments: int = 4
+    """How many of those that are eligible."""
+    repeats: int = 6
     """Studies of each method."""
-    trial_seeds: int = 8
+    trial_seeds: int = 16
     """Seeds of a trial."""
     price_seeds: int = 192
     """Fresh seeds that price a design."""
@@ -70,15 +71,19 @@ class Config:
 
 
 def eligible() -> list[Environment]:
-    """Return smooth bandits of the development half with whole groups and short runs."""
-    return [
+    """Return smooth policy problems of the development half with short runs, least noise first.
+
+    With little noise over the batch it is a question whether replay pays.
+    """
+    found = [
         one
         for one in suite()
         if one.half == "development"
-        and one.family == "bandit_kl"
-        and one.num_generations > 1
-        and one.updates <= 600
+        and one.smooth
+        and one.problem != "quadratic"
+        and one.updates <= 400
     ]
+    return sorted(found, key=lambda one: one.noise_to_batch)
 
 
 def space_of(environment: Environment, parts: tuple[int, ...]) -> SpaceConfig:
@@ -124,7 +129,7 @@ def priced(
     environment: Environment, points: Sequence[Point], first_seed: int, seeds: int
 ) -> np.ndarray:
     """Return the cost of each point at each seed, (points, seeds); a run given up costs as much."""
-    _, problem, allocation, runner = prepared(environment.id)
+    _, problem, allocation, _ = prepared(environment.id)
     most = GIVEN_UP * reference_cost(environment)
     lanes = [
         Lane(
@@ -145,7 +150,7 @@ def priced(
         for seed in range(first_seed, first_seed + seeds)
     ]
     updates = np.empty(len(lanes))
-    for ended in run_lanes(problem, lanes, allocation, runner=runner):
+    for ended in run_lanes(problem, lanes, allocation, runner=wide(environment.id)):
         for end in ended:
             updates[end.index] = (
                 end.updates if end.status == "reached" else lanes[end.index].max_updates
@@ -158,6 +163,13 @@ def priced(
             for row, design in zip(table, shape, strict=True)
         ]
     )
+
+
+@functools.cache
+def wide(environment: str) -> Runner:
+    """Return the program that runs many lanes together."""
+    _, problem, allocation, _ = prepared(environment)
+    return compiled_runner(problem, allocation)
 
 
 def best_of_grid(

@@ -129,10 +129,21 @@ def run_lanes(
             thread.join()
 
 
-def compiled_runner(problem: Problem, allocation: Allocation, device: Any = None) -> Runner:
-    """Return the compiled block for a device (None: the first), to be shared by its workers."""
+def compiled_runner(
+    problem: Problem, allocation: Allocation, device: Any = None, width: int | None = None
+) -> Runner:
+    """Return the compiled block for a device (None: the first), to be shared by its workers.
+
+    Args:
+        problem: the problem.
+        allocation: sizes that hold every lane.
+        device: of JAX.
+        width: lanes that run together; None: as many as keep the device busy. One lane at a time
+            is cheapest with a width of 1.
+    """
     device = jax.local_devices()[0] if device is None else device
-    width = WIDTH if device.platform == "cpu" else ACCELERATOR_WIDTH
+    if width is None:
+        width = WIDTH if device.platform == "cpu" else ACCELERATOR_WIDTH
     env = jax.device_put(problem.env, device)
     lanes = stack_lanes([IDLE] * width)
     state = blank_state(problem, allocation, width)

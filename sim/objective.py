@@ -101,4 +101,4 @@ def prepared(environment: str) -> tuple[Environment, Problem, Allocation, Runner
     size = chosen.batch_size
     allocation = Allocation(size, size, MAX_HORIZON, STEPS_PER_BLOCK)
     problem = chosen.built()
-    return chosen, problem, allocation, compiled_runner(problem, allocation)
+    return chosen, problem, allocation, compiled_runner(problem, allocation, width=1)
